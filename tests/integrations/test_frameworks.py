@@ -333,18 +333,32 @@ def test_a_lightning_trial_with_callbacks_and_loaders_of_its_own(trial, every, t
 
 
 @LIGHTNING
-def test_a_checkpoint_that_would_run_code_is_refused(trial):
+def test_a_checkpoint_with_own_objects_is_loaded_only_if_this_search_has_saved_it(trial, monkeypatch):
     import lightning as L
     import torch
 
+    restored = []
+
     class Odd(L.Callback):
         def state_dict(self):
-            return {"odd": SimpleNamespace()}
+            return {"odd": SimpleNamespace(epoch=3)}
 
-    with pytest.raises(ValueError, match=r"more than tensors and plain values \(types.SimpleNamespace\)"):
-        trial.run(digits_trainer(lambda: [Odd()]), {})  # when it is saved
-    train = digits_trainer()
-    _, saved = trial.run(train, {}, most=1)
+        def load_state_dict(self, state):
+            restored.append(state["odd"].epoch)
+
+    monkeypatch.setenv("TUNER_SEAL_KEY", "ours")
+    train = digits_trainer(lambda: [Odd()])
+    whole, _ = trial.run(train, {})
+    _, saved = trial.run(train, {}, most=2)
+    assert trial.run(train, {}, saved[0])[0] == whole[1:] and restored == [3]
+    monkeypatch.setenv("TUNER_SEAL_KEY", "another search's")
+    refused = r"more than tensors and plain values \(types.SimpleNamespace\), and this search has not saved it so"
+    with pytest.raises(ValueError, match=refused):
+        trial.run(train, {}, saved[0])
+    monkeypatch.setenv("TUNER_SEAL_TRUSTED", "1")
+    assert trial.run(train, {}, saved[0])[0] == whole[1:]
+    monkeypatch.setenv("TUNER_SEAL_TRUSTED", "")
+    monkeypatch.setenv("TUNER_SEAL_KEY", "ours")
     torch.save({"state_dict": Evil()}, Path(saved[0].path) / "lightning.ckpt")
     with pytest.raises(ValueError, match="more than tensors and plain values"):
         trial.run(train, {}, saved[0])

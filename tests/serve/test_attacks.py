@@ -12,9 +12,10 @@ from fastapi.testclient import TestClient
 from tests.serve.conftest import HERE, TOKEN
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import COPY, FILE
+from tuner.record.storage.files import secret_file
 from tuner.serve.access import state
 from tuner.serve.access.guard import KEY, MOST_BYTES, SESSION_S, Keys, Wait
-from tuner.serve.access.state import LEAST_CHARS, secret_file, token_from_environment
+from tuner.serve.access.state import LEAST_CHARS, token_from_environment
 from tuner.serve.app import create_app
 
 ALL, DEMO = "/api/experiments", "/api/experiments/demo"

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from tuner.integrations import current_trial
+from tuner.training import seals
 from tuner.training.options import keep_changes, options_of
-from tuner.training.plain import load_plain
 
 # `pytorch_lightning` and `lightning.pytorch` define equal classes. A Trainer accepts only callbacks of its own package.
 ALONE = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
@@ -81,7 +81,8 @@ class TunerCallback(callbacks.Checkpoint):
         folder = current_trial.checkpoint_folder()
         if folder is None:
             return None
-        _check_plain(folder / FILE)
+        if why := seals.why_unsafe(folder / FILE):
+            raise ValueError(why)
         return str(folder / FILE)
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -95,6 +96,10 @@ class TunerCallback(callbacks.Checkpoint):
                 f"{usual}/"
             ):
                 callback.dirpath = str(self._folder.path / "files")
+        folder = current_trial.checkpoint_folder()
+        is_ours = folder is not None and (folder / FILE).exists()  # else the script resumes from its own
+        self._resumes = self.checkpoint() or "" if is_ours else ""
+        trainer.strategy.load_checkpoint = partial(self._load, trainer.strategy.load_checkpoint)
         # This callback runs last, so that its checkpoint includes what other callbacks change at the end of an epoch.
         trainer.callbacks = [*(callback for callback in trainer.callbacks if callback is not self), self]
         if self._quiet:
@@ -104,10 +109,15 @@ class TunerCallback(callbacks.Checkpoint):
                 # Not empty: a model may call its logger.
                 trainer.loggers = [QuietLogger(trainer.log_dir or trainer.default_root_dir)]
 
+    def _load(self, load: Any, path: Any, *arguments: Any, **options: Any) -> Any:
+        """Loads a checkpoint; one that this process has saved, or that `checkpoint` allows, with all its objects."""
+        if str(path) in (self._resumes, str(self._folder.path / LAST / FILE)) and seals.is_code(Path(path)):
+            options["weights_only"] = False
+        return load(path, *arguments, **options)
+
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         if self._active:
-            path = Path(current_trial.checkpoint_folder() or "", FILE)
-            self.best_model_path = str(path) if path.is_absolute() and path.exists() else ""
+            self.best_model_path = self._resumes
             self._options = options_of(trainer.optimizers)  # before Lightning restores them from the checkpoint
 
     def state_dict(self) -> dict[str, Any]:
@@ -153,7 +163,7 @@ class TunerCallback(callbacks.Checkpoint):
         path = self._folder.path / "checkpoint" / FILE
         trainer.save_checkpoint(path)  # all processes must call it
         if trainer.is_global_zero:
-            _check_plain(path)
+            seals.seal(path)
             self._folder.clear(LAST)
             (last := self._folder.path / LAST).mkdir()
             os.link(path, last / FILE)  # the report removes `path`
@@ -175,14 +185,3 @@ def _configure(connector: Any, enable_checkpointing: bool) -> None:
 
 
 CALLBACKS._configure_checkpoint_callbacks = _configure
-
-
-def _check_plain(path: Path) -> None:
-    """Raises ValueError unless torch can read a checkpoint with `weights_only`: a resume must not run a file's code."""
-    try:
-        load_plain(path, mmap=True)
-    except ValueError as error:
-        raise ValueError(
-            f"{path.name} {error}; keep other objects out of "
-            "save_hyperparameters() and checkpoint hooks, or allow them by torch.serialization.add_safe_globals"
-        ) from None

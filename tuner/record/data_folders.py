@@ -1,4 +1,4 @@
-"""Decides whether tuner may use the data folder or run the command that an experiment's folder names.
+"""Decides whether tuner may use the data folder, command or checkpoint that an experiment's folder names.
 
 A stranger may have named /etc.
 
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import hmac
 import os
+import secrets
 from pathlib import Path
 
-from tuner.record.storage.files import write_atomically
+from tuner.errors import RequestError
+from tuner.record.storage.files import secret_file, write_atomically
 from tuner.spec.experiment import cache_folder
 
 
@@ -45,6 +48,22 @@ def is_known_command(space: str) -> bool:
 def remember_command(space: str) -> None:
     """Records that a search of this user runs the command in this folder."""
     _write(_record_of_command(space), space.encode())
+
+
+def seal_key(search: object) -> str:
+    """Return the key with which the trials of a search seal their checkpoints; another user cannot make it.
+
+    Args:
+        search: the search's id in experiment.json. Its key is another one for another secret: on another machine, or
+            if the cache was emptied or cannot be written to.
+    """
+    try:
+        path = cache_folder() / "secret"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        secret = secret_file(path).read_bytes() if not path.exists() or path.stat().st_uid == os.geteuid() else b""
+    except (OSError, RequestError):
+        secret = b""
+    return hmac.new(secret or secrets.token_bytes(32), str(search).encode(), "sha256").hexdigest()
 
 
 def _write(record: Path, content: bytes) -> None:

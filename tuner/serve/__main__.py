@@ -20,9 +20,10 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tuner.errors import Parser, RequestError, failed, leave
+from tuner.record.storage.files import secret_file
 from tuner.serve.access.guard import is_loopback
 from tuner.serve.access.own_spaces import NO_SPACES, OwnSpaces
-from tuner.serve.access.state import LEAST_CHARS, TOKEN, secret_file, state_folder, token_from_environment
+from tuner.serve.access.state import LEAST_CHARS, TOKEN, state_folder, token_from_environment
 from tuner.serve.app import create_app
 from tuner.serve.jobs.ray_jobs import RayJobs, missing
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches

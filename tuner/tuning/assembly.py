@@ -24,6 +24,7 @@ from tuner.engine.processes.client import run_trial, share, share_in_cluster
 from tuner.engine.workers.trainable import trainable_of
 from tuner.record import clock
 from tuner.record.confirm import to_repeat
+from tuner.record.data_folders import seal_key
 from tuner.record.journal import Journal
 from tuner.record.reading import scan
 from tuner.record.records import Folding
@@ -31,6 +32,7 @@ from tuner.record.storage.trial_files import TrialFiles
 from tuner.spec.experiment import Table
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import compared_option, with_place
+from tuner.training.seals import KEY, TRUSTED
 from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
 from tuner.tuning.arrivals import Arrivals
@@ -111,7 +113,14 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         num_promoted=scheduler.num_promoted,
         keep=keep,
         replayed=lambda own: Replay(
-            own, scheduler, journal, experiment, history, loaded_space.sha256, is_task=space.train is None
+            own,
+            scheduler,
+            journal,
+            experiment,
+            history,
+            loaded_space.sha256,
+            is_task=space.train is None,
+            key="" if request.trusted else seal_key(request.facts.get("id")),
         ).run(),
         to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / "journal.jsonl").events).records()),
         may_start=(lambda none_left: True) if pbt else scheduler.may_start,
@@ -171,7 +180,8 @@ def trainable(request: Request, resources: Resources) -> Any:
         return trainable_of(own, resources.bundles())
     # The worker may have to unpickle an error of the user's modules.
     function = OnPath(partial(trials.train_task if space.train is None else trials.train_function, setup=setup))
-    variables = {"WANDB_MODE": "disabled"} if e.wandb == "disabled" else {}
+    variables = {KEY: seal_key(request.facts.get("id")), TRUSTED: "1" * request.trusted}
+    variables |= {"WANDB_MODE": "disabled"} if e.wandb == "disabled" else {}
     own = partial(run_trial, shared=shared, function=function, folder=setup.folder, variables=variables)
     return trainable_of(own, resources.bundles())
 

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
+from tuner.errors import RequestError
 from tuner.errors.gate import MOST_NUMBER
 from tuner.record.storage.made import RECORD, MadeFolder, replacing_file
 
@@ -148,6 +150,17 @@ def write_atomically(path: Path, content: str | bytes, dir_fd: int | None = None
     """Replaces a file's content atomically, by `replacing`: a reader sees the old or the new content, never a part."""
     with replacing(path, dir_fd) as file:
         file.write(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
+
+
+def secret_file(path: Path) -> Path:
+    """Gives a secret's file mode 0600, creates it if missing, and returns `path`; raises RequestError if that fails."""
+    try:
+        if not path.exists():
+            write_atomically(path, secrets.token_hex(32))
+        path.chmod(0o600)
+    except OSError as error:
+        raise RequestError(f"{path} cannot be created ({error.strerror})") from None
+    return path
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import secrets
 from pathlib import Path
 
 import platformdirs
@@ -48,17 +47,6 @@ def state_folder(results: Path) -> Path:
         raise RequestError(f"{folder / FIELD} cannot be read or written ({error}); {ELSEWHERE}") from None
     check_format(int(text) if text and text.isascii() and text.isdigit() else text, folder)
     return folder
-
-
-def secret_file(path: Path) -> Path:
-    """Gives a secret's file mode 0600, creates it if missing, and returns `path`; raises RequestError if that fails."""
-    try:
-        if not path.exists():
-            write_atomically(path, secrets.token_hex(32))
-        path.chmod(0o600)
-    except OSError as error:
-        raise RequestError(f"{path} cannot be created ({error.strerror})") from None
-    return path
 
 
 def token_from_environment() -> str:

@@ -29,10 +29,9 @@ import psutil
 from pydantic import TypeAdapter
 
 from tuner.errors import RequestError
-from tuner.record.storage.files import bytes_in, write_atomically
+from tuner.record.storage.files import bytes_in, secret_file, write_atomically
 from tuner.record.storage.made import MadeFolder, temporary_folder
 from tuner.record.texts import with_extra
-from tuner.serve.access.state import secret_file
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

@@ -58,6 +58,7 @@ class Request:
     wandb_mode: str
     splits: Splits | None = None
     past: dict[str, Any] = field(default_factory=dict)  # the settings and trials of --start-from
+    trusted: bool = False  # whether --trust was given
     shared: Shared | None = None  # `material`, once it has been packed for trials on this machine
 
 
@@ -90,7 +91,9 @@ def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Req
     _check_writable(local_root(experiment.results))
     resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
     past = first_start(history).get("past", {}) if history else past_of(experiment, space)
-    return Request(experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb), past=past)
+    return Request(
+        experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb), past=past, trusted=call.trust
+    )
 
 
 def load_data(request: Request, *, trusted: bool = False) -> Request:

@@ -31,6 +31,7 @@ from tuner.record.journal import Journal
 from tuner.record.report_keys import EPOCH, FINAL
 from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
+from tuner.training.seals import SEAL, has_key
 from tuner.tuning.proposals import Proposals
 from tuner.tuning.scheduler import RAY_ACTIONS, SearchScheduler, TrialEnd
 
@@ -51,10 +52,12 @@ class Replay(ReplayController):
         sha256: str = "",
         *,
         is_task: bool = True,
+        key: str = "",  # of the seals of checkpoints; empty = they are not checked
     ) -> None:
         super().__init__(proposals)
         self._proposals, self._scheduler, self._journal, self._experiment = proposals, scheduler, journal, experiment
         self._history, self._sha256, self._is_task = history, sha256, is_task
+        self._key = key
         self._code = ""  # the digest of the space's file in the replayed session
         self._best: dict[str, tuple[Any, int, Any]] = {}  # trial -> `best` of `Aim.improved`, its epoch and point
         self._saved: dict[str, list[tuple[Path, dict[str, Any]]]] = {}  # trial -> (checkpoint, metrics) to register
@@ -304,7 +307,18 @@ class Replay(ReplayController):
             if why := damage(path, plain=self._is_task):
                 logger.warning("trial %s: its checkpoint %s is damaged: %s", trial.trial_id, path, why)
                 continue
+            if self._key and (seals := sorted(path.glob(f"*{SEAL}"))):
+                self._check_key(seals[0].with_suffix(""))
             register_checkpoint(trial, Checkpoint.from_directory(path.absolute()), metrics)
+
+    def _check_key(self, file: Path) -> None:
+        """Raises RequestError if this search's trials, which check all seals, would refuse those of its folder."""
+        if not has_key(file, self._key):
+            raise RequestError(
+                f"{file} may run code when it is loaded, and this user has not saved it so on this machine: check it, "
+                f"then give --trust"
+            )
+        self._key = ""  # one is enough to know the key
 
 
 def recorded_actions(history: list[Event]) -> dict[int, str | None]:
