@@ -152,6 +152,9 @@ class Options:
     """Fail a trial that sends no report for this time, even if it waits for a disk: 90s, 30m, 2h. Empty = no limit."""
     max_failures: int = row(2, TRIAL, bounds=(0, 1_000_000), on_resume=True, http="start")
     """How often to retry a trial from its last checkpoint after its worker was lost (killed, node gone). 0 = never."""
+    keep_checkpoints: int = row(0, TRIAL, bounds=(0, 1_000_000), on_resume=True, http="start")
+    """How many checkpoints of a trial stay: this many of the best, and the newest. 0 = all; of a Task, the best one and
+    the newest."""
     seed: int = row(0, SETTINGS, bounds=(0, 2**32 - 1), http="start")
     """Seed. The same seed repeats the settings of grid, and of random without --prior; with one trial at a time on a
     CPU, all results."""
@@ -342,6 +345,9 @@ class Experiment(Options):
                 f"--grace-period {self.grace_period} is above --max-epochs {self.max_epochs}: no trial could be "
                 f"stopped; lower it to {self.max_epochs} or less, or raise --max-epochs"
             )
+        if self.keep_checkpoints and self.scheduler == "pbt":
+            given = f"--keep-checkpoints {self.keep_checkpoints}"
+            raise RequestError(f"{given}: --scheduler pbt may copy any checkpoint, so all stay; leave it out")
         if not self.num_samples and (self.searcher == "refine" or self.scheduler == "pbt"):
             which = "--searcher refine" if self.searcher == "refine" else "--scheduler pbt"
             raise RequestError(f"--num-samples 0: {which} needs the number of trials; give 1 or more")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial, partialmethod
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from ray import tune
-from ray.tune import Callback, CheckpointConfig
+from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 
@@ -40,7 +43,7 @@ from tuner.tuning.budget import Budget
 from tuner.tuning.checks.request import Request, material
 from tuner.tuning.output.progress import ProgressTable, table_metrics
 from tuner.tuning.population import PopulationScheduler
-from tuner.tuning.proposals import KEEP_BEST_AND_LATEST, Proposals
+from tuner.tuning.proposals import Proposals, keeping
 from tuner.tuning.resume.replay import Replay
 from tuner.tuning.scheduler import SearchScheduler, TrialEnd, confirms
 from tuner.tuning.searchers.named import build_searcher
@@ -48,6 +51,7 @@ from tuner.tuning.searchers.past import Past
 from tuner.tuning.tracker import Tracker
 
 logger = logging.getLogger(__name__)
+LEAST_FREE = 0.1  # share of the results' disk; a search that leaves less free says so
 
 
 class Assembly(NamedTuple):
@@ -103,7 +107,6 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         if pbt
         else SearchScheduler(*common, nodes.concurrent, budget, ends_by_itself=ends)
     )
-    keep = KEEP_BEST_AND_LATEST if space.task and not pbt else CheckpointConfig()
     proposals = Proposals(
         searcher,
         experiment,
@@ -111,7 +114,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         concurrent=nodes.concurrent,
         num_busy=scheduler.num_busy,
         num_promoted=scheduler.num_promoted,
-        keep=keep,
+        keep=keeping(0 if pbt else experiment.keep_checkpoints or int(space.task is not None)),
         replayed=lambda own: Replay(
             own,
             scheduler,
@@ -146,6 +149,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
                 JournalCallback(journal, stopper, tracker, scheduler.ends, files),
                 *loggers,
                 ClosedInPauses(loggers),
+                Room(experiment.folder, lambda text: tracker.on_notice(text)),
                 *users,
             ],
             progress_reporter=ProgressTable(
@@ -225,6 +229,23 @@ class JournalCallback(Callback):
             status, reason = self._ends.get(trial_id, interrupted)
             self._journal.write("trial_ended", trial_id, status=status, reason=reason)
         self._files.tell(patience_s=2.0)
+
+
+class Room(Callback):
+    """Calls `say` once with a text if a checkpoint leaves less than LEAST_FREE of the results' disk free."""
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._folder, self._say, self._is_said = folder, say, False
+
+    def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        with contextlib.suppress(OSError):
+            disk = shutil.disk_usage(self._folder)
+            if disk.free < LEAST_FREE * disk.total and not self._is_said:
+                self._is_said = True
+                self._say(
+                    f"less than {LEAST_FREE:.0%} of the disk of {self._folder.parent} is free: "
+                    f"{disk.free / 1e9:.1f} GB; --keep-checkpoints 1 keeps the best and the newest one of each trial"
+                )
 
 
 class ClosedInPauses(Callback):

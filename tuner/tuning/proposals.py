@@ -15,15 +15,22 @@ from tuner.engine.controller.trials import SearchTrial, new_trial
 from tuner.errors import RequestError
 from tuner.errors.gate import fingerprint, plain
 from tuner.record.journal import Journal
+from tuner.record.report_keys import IMPROVED
 from tuner.spec.experiment import Experiment
 from tuner.training.task import trial_seed
 from tuner.tuning.searchers.sampling import SeededSearcher
 
-# Every report of a Task has `improved`: the report's epoch if its metric is the trial's best so far, else 0. So the
-# checkpoint with the highest `improved` has the best metric (in a tie, the first epoch). Ray also keeps the latest one.
-KEEP_BEST_AND_LATEST = CheckpointConfig(
-    num_to_keep=1, checkpoint_score_attribute="improved", checkpoint_score_order="max"
-)
+
+def keeping(num_best: int) -> CheckpointConfig:
+    """Return what makes Ray keep this many of the best checkpoints of a trial and the newest one; 0 = all.
+
+    Each checkpoint has `improved`: its epoch if its metric is the trial's best so far, else 0. So the checkpoint with
+    the highest `improved` has the best metric; in a tie, the first epoch has it.
+    """
+    by: dict[str, Any] = {"checkpoint_score_attribute": IMPROVED, "checkpoint_score_order": "max"}
+    return CheckpointConfig(num_to_keep=num_best, **by) if num_best else CheckpointConfig()
+
+
 # numpy's exp and log round differently on processors with other vector instructions. There, the relative difference of
 # a random value is 2e-16, and that of a value from Optuna's TPE 2e-15.
 CLOSE = 1e-9  # maximum relative difference between a proposed and a recorded value that counts as rounding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -83,6 +84,7 @@ class SearchScheduler(TrialScheduler):
         self._ends_by_itself = ends_by_itself
         self._name, self._rule = experiment.scheduler, rule_of(experiment, experiment.brackets)
         self._last: dict[str, tuple[int, Any]] = {}  # trial -> epoch and value of the last report with a decision
+        self._best: dict[str, Any] = {}  # trial -> `best` of `Aim.improved`, of the reports that have a checkpoint
         self._saved: dict[str, str] = {}  # trial -> the name of its newest checkpoint, if it has saved one
         self._at: dict[str, RuleDecision] = {}  # trial -> the rule's decision at its last rung
         # Unfinished trials, also during a replay: `_waiting` ones are paused until the rule decides; `_promoted` ones
@@ -220,7 +222,7 @@ class SearchScheduler(TrialScheduler):
                 end = TrialEnd(end.status, f"{TRAINED} {self.max_epochs} epochs")
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
         if not isinstance(tune_controller, ReplayController):  # only a resume continues a trial that has ended
-            for known in (self._last, self._saved, self._at):
+            for known in (self._last, self._best, self._saved, self._at):
                 known.pop(trial.trial_id, None)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
@@ -236,6 +238,9 @@ class SearchScheduler(TrialScheduler):
         left_out = {"left_out": dict(result[LEFT_OUT])} if LEFT_OUT in result else {}
         doubt = {"doubt": result[DOUBT]} if DOUBT in result else {}
         self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final, **left_out, **doubt)
+        if result.get("checkpoint_dir_name"):
+            improved, self._best[trial_id] = self._aim.improved(self._best.get(trial_id, math.inf), metrics)
+            trial.improved = epoch if improved else 0
         decided, before = self._last.get(trial_id, (0, None))
         # A restarted trial may repeat an epoch on which the rule has already decided. Only pbt decides again, since it
         # sets trials back to earlier epochs.

@@ -16,6 +16,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import PopulationBasedTraining
 
+from tuner.record.report_keys import IMPROVED
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
@@ -29,6 +30,7 @@ class SearchTrial(Trial):
     """A trial whose retries the controller decides; Ray's own count of failures is ignored."""
 
     confirms = ""  # the trial whose setting it trains again (`--confirm`)
+    improved = 0  # the epoch of its last report, if that has a checkpoint and improved on all others that have one
 
     def __hash__(self) -> int:
         """Ray takes trials from sets: by their numbers, or their addresses in memory would decide which one is next."""
@@ -58,6 +60,12 @@ class SearchTrial(Trial):
         self.run_metadata.metric_analysis.clear()
         self.run_metadata.metric_n_steps.clear()
         set_last_result(self, compact(last))
+
+    def on_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
+        """Registers a checkpoint, which then knows whether it is the trial's best so far, as those of a Task do."""
+        metrics = checkpoint_result.metrics
+        metrics.setdefault(str(IMPROVED), self.improved if metrics.get(TRAINING_ITERATION) == self.improved else 0)
+        super().on_checkpoint(checkpoint_result)
 
     def handle_error(self, exc: Any = None) -> None:
         """Writes the error into the trial's folder; a full disk does not end the search."""

@@ -268,6 +268,8 @@ class Replay(ReplayController):
 
     def _remember_checkpoint(self, trial: Trial, report: Event) -> None:
         """Keeps the checkpoint that a journaled report names, for `_register_checkpoints`."""
+        if "checkpoint" not in report:
+            return
         aim = self._experiment.aim
         before, at, point = self._best.get(trial.trial_id, (math.inf, 0, None))
         improved, best = aim.improved(before, report["metrics"])
@@ -275,8 +277,6 @@ class Replay(ReplayController):
         improved |= report["epoch"] == at and aim.point(report["metrics"]) == point is not None
         if improved:
             self._best[trial.trial_id] = best, report["epoch"], aim.point(report["metrics"])
-        if "checkpoint" not in report:
-            return
         try:
             path = within(self._experiment.folder, report["checkpoint"])
         except RequestError as error:
@@ -298,7 +298,8 @@ class Replay(ReplayController):
 
     def _register_checkpoints(self, trial: Trial) -> None:
         """Registers undamaged checkpoints with Ray; the trial continues from the last, or from epoch 1 without any."""
-        saved = self._saved.pop(trial.trial_id, [])
+        # A function's last report may name the checkpoint of the report before: the same folder, once.
+        saved = list({path: (path, metrics) for path, metrics in self._saved.pop(trial.trial_id, [])}.values())
         for path, metrics in saved:
             if not path.exists():  # Ray deletes all but the best and the latest checkpoint of a Task, except with pbt
                 if path == saved[-1][0] and self._experiment.scheduler != "pbt":
