@@ -34,7 +34,7 @@ from tuner.tuning.session import open_journal
 
 MANAGER = "ray.tune.execution.tune_controller.RayActorManager"
 CHOICES = {"num_samples": 9, "max_epochs": 4}
-KEPT = "tuner.tuning.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig()  # all checkpoints: a cut goes back in time
+KEPT = "tuner.tuning.assembly.keeping", lambda num: CheckpointConfig()  # all checkpoints: a cut goes back in time
 
 
 class Handle:

@@ -35,7 +35,7 @@ def kept(one_ray, tmp_path_factory):
     results = tmp_path_factory.mktemp("kept")
     space = ["--space", f"{SPACES}/tiny.py:cosine", "--num-samples", "3", "--max-epochs", "5", "--scheduler", "fifo"]
     with in_this_process(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("tuner.tuning.assembly.KEEP_BEST_AND_LATEST", CheckpointConfig())
+        patch.setattr("tuner.tuning.assembly.keeping", lambda num: CheckpointConfig())
         options = [*space, *ONE_AT_A_TIME, "--wandb", "disabled", "--results", str(results), "--name", "whole"]
         assert run.main(options) == 0
     return results / "whole"
