@@ -123,7 +123,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             history,
             loaded_space.sha256,
             is_task=space.train is None,
-            key="" if request.trusted else seal_key(request.facts.get("id")),
+            key="" if request.trusted or space.task else seal_key(request.facts.get("id")),
         ).run(),
         to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / "journal.jsonl").events).records()),
         may_start=(lambda none_left: True) if pbt else scheduler.may_start,
@@ -184,8 +184,9 @@ def trainable(request: Request, resources: Resources) -> Any:
         return trainable_of(own, resources.bundles())
     # The worker may have to unpickle an error of the user's modules.
     function = OnPath(partial(trials.train_task if space.train is None else trials.train_function, setup=setup))
-    variables = {KEY: seal_key(request.facts.get("id")), TRUSTED: "1" * request.trusted}
-    variables |= {"WANDB_MODE": "disabled"} if e.wandb == "disabled" else {}
+    variables = {"WANDB_MODE": "disabled"} if e.wandb == "disabled" else {}
+    if not space.task:
+        variables |= {KEY: seal_key(request.facts.get("id")), TRUSTED: "1" * request.trusted}
     own = partial(run_trial, shared=shared, function=function, folder=setup.folder, variables=variables)
     return trainable_of(own, resources.bundles())
 
