@@ -1,4 +1,4 @@
-"""Connects the libraries that a script or a command imports to the search: the Trainers, and in a command Ray Tune.
+"""Connects the libraries that a script or a command imports: Trainers, and in a command Ray Tune and loggers.
 
 A process of a command's trial runs outside of Ray. It reports through `tuner_trial`, a module that needs only Python.
 """
@@ -18,6 +18,13 @@ TRAINERS = {  # module that defines a Trainer -> the integration that reports fo
     "pytorch_lightning": "tuner.integrations.lightning",
     "transformers.trainer": "tuner.integrations.transformers",
 }
+LOGGERS = {  # module that has a logger -> the integration that reports what it logs, and its function
+    "keras": ("tuner.integrations.loggers", "connect_keras"),
+    "wandb": ("tuner.integrations.wandb", "connect"),
+    "mlflow": ("tuner.integrations.loggers", "connect_mlflow"),
+    "tensorboardX": ("tuner.integrations.loggers", "connect_tensorboard"),
+    "torch.utils.tensorboard": ("tuner.integrations.loggers", "connect_tensorboard"),
+}
 _until_exit = ExitStack()
 
 
@@ -25,6 +32,8 @@ def install() -> None:
     """Connect each library when it is imported."""
     when_imported("ray.tune")(_connect_tune)
     connect_trainers(_until_exit)
+    for module, (integration, function) in LOGGERS.items():
+        when_imported(module)(partial(_connect_logger, integration, function))
 
 
 def connect_trainers(stack: ExitStack) -> None:
@@ -65,3 +74,7 @@ def _connect_tune(tune: Any) -> None:
         return folder and tune.Checkpoint.from_directory(folder)
 
     tune.report, tune.get_checkpoint = report, get_checkpoint
+
+
+def _connect_logger(integration: str, function: str, module: Any) -> None:
+    getattr(importlib.import_module(integration), function)(module)

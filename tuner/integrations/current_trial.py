@@ -16,6 +16,7 @@ from tuner.record.storage.made import MadeFolder, temporary_folder
 from tuner.spec.command_process import VARIABLE  # set in a command's trial, whose processes run outside of Ray
 from tuner.spec.script import running
 
+BY = "the Trainer"
 _resumed: dict[str | None, Path | None] = {}  # trial that called `checkpoint_folder` since its last report -> folder
 BOTH = (
     "the script calls tune.report, and its Trainer reports by itself, so that each epoch would count twice: give the "
@@ -85,7 +86,7 @@ def report(metrics: dict[str, Any], local: MadeFolder, name: str) -> None:
         if VARIABLE in os.environ:
             import tuner_trial
 
-            tuner_trial.report(metrics, local.path / name, by="the Trainer")
+            tuner_trial.report(metrics, local.path / name, by=BY)
             return
         from ray import tune
 
@@ -127,6 +128,10 @@ def automatic(
         folder = checkpoint_folder()
         if folder is None or Path(folder, file).exists():
             call.arguments[checkpoint] = callback.checkpoint() or (None if own is True else own)  # True = the newest
+        if VARIABLE in os.environ:
+            import tuner_trial
+
+            tuner_trial.report({}, by=BY)  # what the training logs is no report
         return trained(*call.args, **call.kwargs)
 
     replaced: dict[str, Any] = {"__init__": make, method: train}

@@ -42,7 +42,10 @@ MUST_WAIT = (  # else the copy may be of the epoch after, or of half a file
     "the command has saved a checkpoint, and goes on while its printed report is read: report by "
     "`tuner_trial.report(metrics)` in Python, or by the program `python -m tuner_trial '{\"loss\": 0.5}'`, which waits"
 )
-ONE_WAY = "each epoch would count twice; keep one way"
+# What may report an epoch: of several that do, the first counts. `tuner_trial` is as `tune.report`.
+WAYS = "tune.report", "the Trainer", "Keras", "wandb.log", "MLflow", "TensorBoard", "printed lines"
+PRINTED = WAYS[-1]
+ONE_WAY = "each epoch would count twice; keep one way, or let {first} report first: what comes after it is left out"
 TWO_CHECKPOINTS = "the command saves in {checkpoint}, and reports another checkpoint, too: keep one way"
 TWO_PROCESSES = "two processes of the command report, as each rank would: report by one, that of rank 0"
 QUOTED = "its last lines:"  # begins what an error quotes of the output
@@ -84,29 +87,34 @@ class Command:
         """
         from ray import tune
 
-        kept, by, num_reports = Kept(folder / CHECKPOINT), "", 0
+        kept, by, num_reports = Kept(folder / CHECKPOINT), PRINTED, 0
         kept.restore(tune.get_checkpoint())
-        program = Program(self.filled(config, {**own, **places_in(folder)}), folder, config, start)
-        last, waits, pid = deque[str](maxlen=LAST_LINES), None, 0
+        program = Program(self.filled(config, {**own, **places_in(folder)}), folder, config, metrics, start)
+        last, waits, pid, left_out = deque[str](maxlen=LAST_LINES), None, 0, set[str]()
         try:
             for each in program.heard():
                 found: dict[str, Any] = {}
                 if isinstance(each, Sent):
                     waits = each
-                    if num_reports and each.by != by:
-                        raise RuntimeError(
-                            f"the command reports by {by or 'printed lines'} and by {each.by}: {ONE_WAY}"
-                        )
-                    if pid not in (0, each.pid) and is_running(pid):
-                        raise RuntimeError(TWO_PROCESSES)
-                    found, by, pid = each.metrics, each.by, each.pid
+                    if _order(each.by) <= _order(by):
+                        if num_reports and each.by != by:
+                            ways = f"the command reports by {by} and by {each.by}"
+                            raise RuntimeError(f"{ways}: {ONE_WAY.format(first=each.by)}")
+                        if pid not in (0, each.pid) and is_running(pid):
+                            raise RuntimeError(TWO_PROCESSES)
+                        found, by, pid = each.metrics, each.by, each.pid
+                    elif each.metrics and each.by not in left_out:
+                        left_out.add(each.by)
+                        print(f"tuner: reports by {each.by} are left out, because {by} reports", flush=True)
                 else:
                     line = each.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
                     last.append(line[:MOST_CHARS])
-                    found = {} if by else self.metrics_in(line, metrics)
+                    found = self.metrics_in(line, metrics) if by == PRINTED else {}
                 if found:
                     num_reports += 1
-                    saved, sent = kept.changed(), waits.checkpoint if waits else ""
+                    if num_reports == 1:
+                        print(f"tuner: reports come by {by}", flush=True)
+                    saved, sent = "" if waits and waits.is_late else kept.changed(), waits.checkpoint if waits else ""
                     if saved and (sent or not waits):
                         raise RuntimeError(TWO_CHECKPOINTS if sent else MUST_WAIT)
                     saved = saved or sent
@@ -121,7 +129,8 @@ class Command:
         if code := program.process.returncode:
             raise RuntimeError(f"the command {_ending(code)}; {_told(last)}")
         if not num_reports and not tune.get_checkpoint():  # a resumed one may have reported its last epoch before
-            raise RuntimeError(f"the command has not reported: it printed no {self._wanted(metrics)}; {_told(last)}")
+            why = f"no process of it reported or logged the metric, and it printed no {self._wanted(metrics)}"
+            raise RuntimeError(f"the command has not reported: {why}; {_told(last)}")
 
     @property
     def program(self) -> str:
@@ -372,6 +381,10 @@ def _number(name: str, text: str) -> float:
         return float(text.strip().rstrip(",;:)]}"))
     except ValueError as error:
         raise ValueError(f"report= matches {text!r} as the {name}: make its group match a number") from error
+
+
+def _order(way: str) -> int:
+    return WAYS.index(way) if way in WAYS else 0
 
 
 def _ending(code: int) -> str:

@@ -30,7 +30,7 @@ REFUSED = b"!"  # the answer to what is no report
 PEER = struct.Struct("3i")  # process, user and group of the other side of a socket
 # Of a launcher that has started tuner: a trial's program is no rank of it, and would not report.
 RANKS = "RANK", "LOCAL_RANK", "WORLD_SIZE"
-VARIABLE, SOCKET, CHECKPOINT, CONFIG = "TUNER_TRIAL", "socket", "checkpoint", "config.json"
+VARIABLE, SOCKET, CHECKPOINT, CONFIG, METRICS = "TUNER_TRIAL", "socket", "checkpoint", "config.json", "metrics.json"
 NEWEST = "newest"  # the file that names the folder of the trial's newest checkpoint, once there is one
 
 
@@ -59,11 +59,8 @@ class Sent:
             text += data
         try:
             told = json.loads(text)
-            self.metrics, self.checkpoint, self.by = (
-                dict(told["metrics"]),
-                str(told["checkpoint"] or ""),
-                str(told["by"]),
-            )
+            self.metrics, self.by = dict(told["metrics"]), str(told["by"])
+            self.checkpoint, self.is_late = str(told["checkpoint"] or ""), told["checkpoint"] is False
         except (KeyError, TypeError, RecursionError) as error:
             raise ValueError("no report") from error
         self._connection = connection
@@ -90,11 +87,13 @@ class Program:
         words: Sequence[str],
         folder: Path,
         config: Mapping[str, Any],
+        metrics: Sequence[str] = (),
         start: Callable[..., Any] = subprocess.Popen,
     ) -> None:
         """Start it by `start`, which is called as `subprocess.Popen` is."""
         (folder / CHECKPOINT).mkdir(exist_ok=True)
         (folder / CONFIG).write_text(json.dumps(config, default=str))
+        (folder / METRICS).write_text(json.dumps(list(metrics)))
         self._listener = socket.socket(socket.AF_UNIX)
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:

@@ -134,7 +134,9 @@ def describe(domain: Any) -> dict[str, Any]:
     """Returns a domain as JSON: its kind, and its values or bounds. An integer range without `q` excludes `upper`."""
     name = kind(domain)
     if name in LISTED:
-        return {"kind": name, "values": [described(value) for value in values_of(domain)]}
+        weights = getattr(getattr(domain, "sampler", None), "probabilities", None)  # of a W&B sweep
+        values = [described(value) for value in values_of(domain)]
+        return {"kind": name, "values": values, **({"probabilities": weights} if weights else {})}
     if name == "sample_from":
         return {"kind": name}
     bounds = {"lower": domain.lower, "upper": domain.upper, "q": _step(domain)}

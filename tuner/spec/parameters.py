@@ -95,6 +95,7 @@ def encode(params: Params) -> Setting:
             encoded[name] |= {key: each for key, each in inner.items() if each}
         elif values := _objects(value):
             encoded[name] = tune.choice([_key(i) for i in range(len(values))])
+            encoded[name].sampler = value.sampler  # which may have probabilities
         else:
             encoded[name] = encode(value) if is_nested(value) else value
     return encoded

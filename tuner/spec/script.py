@@ -73,8 +73,7 @@ class Trial:
     others: Sequence[str] = ()  # the further metrics, if there are several
     parsed_names: set[str] = field(default_factory=set)  # the parameters that options have taken
     read: bool = False  # whether `script`, argparse, `wandb.init` or Optuna passed parameters to its code
-    reported: bool = False  # whether `tuner.integrations.wandb` has reported the compared metric
-    answered: bool = False  # whether it has reported the searched metric
+    steps: Any = None  # what `tuner.integrations.wandb` knows of the steps that were logged
     pid: int = field(default_factory=os.getpid)  # the trial's own process; `wandb.log` does nothing in others
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # cleans up at the trial's end
     at_end: Callable[[], None] | None = None  # called at the script's end, unless an error ended it

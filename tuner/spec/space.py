@@ -74,13 +74,15 @@ class Space:
             share of their random settings around it.
         stop: metric -> value. A trial ends when a metric is at or above its value. If `mode` is "min", the searched
             metric must be at or below its value; likewise `prune_by`, if `prune_mode` is "min".
-        num_samples, grace_period, reduction_factor: defaults of the search; command-line options take precedence.
+        num_samples, searcher, scheduler, grace_period, reduction_factor: defaults of the search; command-line options
+            take precedence.
         strategy, workers_per_trial: how to train a trial of the task; command-line options take precedence.
         mutable: parameters that pbt may change while a trial trains, such as ["lr"], or a dict from these parameters to
             the domains of their changed values. With a dict, `params` may have their first values as constants.
         unchecked: parameters that need not reach the training under their own names, such as ["num_workers"]. For the
             others, the search ends if two trials with different values train with the same.
         callbacks: Ray Tune's callbacks (`tune.Callback`) of the search.
+        notes: texts that a new search prints before its first trial.
         seeded: whether `train` gets the trial's own seed as `config["seed"]`, for all that it draws at random. So
             `--confirm` can train a setting again with other seeds. A `task` is always seeded.
 
@@ -101,6 +103,8 @@ class Space:
     prune_mode: str = "min"
     max_epochs: int | None = None
     num_samples: int = 10
+    searcher: str = "auto"
+    scheduler: str = "auto"
     grace_period: int | Literal["auto"] = "auto"
     reduction_factor: float | Literal["auto"] = "auto"
     strategy: str = "single"
@@ -111,6 +115,7 @@ class Space:
     stop: Mapping[str, float] = field(default_factory=dict)
     callbacks: Sequence[Any] = ()
     unchecked: Sequence[str] = ()
+    notes: Sequence[str] = ()
     seeded: bool = False
     length: str = ""
 
@@ -208,7 +213,16 @@ class Space:
     def options(self) -> Options:
         """The options of a search that the fields of this space declare."""
         goals = ("metric", "mode", "prune_by", "prune_mode")
-        names = ("num_samples", "max_epochs", "reduction_factor", *goals, "strategy", "workers_per_trial")
+        names = (
+            "num_samples",
+            "searcher",
+            "scheduler",
+            "max_epochs",
+            "reduction_factor",
+            *goals,
+            "strategy",
+            "workers_per_trial",
+        )
         epochs, grace = self.max_epochs, self.grace_period
         return Options(
             **{name: getattr(self, name) for name in names},

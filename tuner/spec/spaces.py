@@ -15,6 +15,7 @@ from types import ModuleType
 
 from tuner.errors import InterruptedEarly, RequestError, nearest
 from tuner.errors.users_code import innermost_frame, is_importing, is_tuners, place_of, place_raised, shown_path
+from tuner.spec import sweep
 from tuner.spec.command import Command, fields_of, is_command
 from tuner.spec.experiment import Experiment, Options
 from tuner.spec.option_values import option
@@ -89,7 +90,7 @@ def parsed(path: Path) -> ast.Module:
 
 def is_path(name: str) -> bool:
     """Whether `--space` is a path to a file, rather than a name in `search_spaces/` or a module."""
-    return not is_command(name) and (split_path(name)[0].endswith(".py") or "/" in name)
+    return not is_command(name) and (split_path(name)[0].endswith((".py", *sweep.SUFFIXES)) or "/" in name)
 
 
 def split_path(name: str) -> tuple[str, str]:
@@ -119,7 +120,7 @@ def locate_space(name: str) -> tuple[Path | str, str]:
     if is_path(name) or (module_name not in known and Path(name).exists()):
         path, attribute = split_path(name)
         file = Path(path)
-        if file.suffix == ".py" and file.is_file():
+        if file.suffix in (".py", *sweep.SUFFIXES) and file.is_file():
             return file, attribute
         folder = file if file.is_dir() else file.parent
         what = "is a folder; give the .py file" if file.is_dir() else f"no such file in {folder.absolute()}"
@@ -164,6 +165,8 @@ def mentions_torch(name: str) -> bool:
 def find_space(name: str) -> LoadedSpace:
     """Imports a space: a name in `search_spaces/`, `FILE.py[:attribute]`, or `package.module[:attribute]`.
 
+    A file `sweep.yaml` of W&B is read.
+
     A name that `tuner.spec.command.name_of` has made stands for a command.
     """
     if is_command(name):
@@ -173,6 +176,12 @@ def find_space(name: str) -> LoadedSpace:
         except ValueError as error:
             raise RequestError(str(error)) from None
     origin, attribute = locate_space(name)
+    if isinstance(origin, Path) and origin.suffix in sweep.SUFFIXES:
+        try:
+            of_sweep = sweep.space_of(origin)
+        except (ValueError, OSError) as error:
+            raise RequestError(f"--space {name}: {error}") from None
+        return LoadedSpace(of_sweep, name, origin.resolve(), hashlib.sha256(origin.read_bytes()).hexdigest(), "")
     try:
         with patience(f"importing {name}", CAUSE):
             module = _import_file(origin.resolve()) if isinstance(origin, Path) else _import_module(origin, name)

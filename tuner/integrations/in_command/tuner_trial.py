@@ -7,7 +7,8 @@ tuner_trial.report({"loss": 0.25})
 Programs in other languages run `python -m tuner_trial '{"loss": 0.25}'`; if the trial is stopped, its exit code is 3.
 
 The trial's PYTHONPATH has the folder of this file. TUNER_TRIAL names the trial's folder, in which `checkpoint` has what
-the trial saved last, and `config.json` its parameters. Without TUNER_TRIAL, all functions do nothing.
+the trial saved last, `config.json` its parameters, and `metrics.json` the metrics that the search needs: the one that
+the scheduler compares, the searched one, and further ones. Without TUNER_TRIAL, all functions do nothing.
 """
 
 import json
@@ -29,8 +30,10 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
     Of a program with several ranks, only that of rank 0 reports: of `torch.distributed`, or by the variable RANK.
 
     Args:
-        metrics: name -> number or text; numpy's and torch's numbers, too.
-        checkpoint: a folder, whose files the search copies; None = the trial's own folder, if that has changed.
+        metrics: name -> number or text; numpy's and torch's numbers, too. Empty = no report yet, but `by` will report,
+            so that ways of lower order are ignored.
+        checkpoint: a folder, whose files the search copies; None = the trial's own folder, if that has changed; False =
+            none, because the training has gone on since then.
         by: what reports, for messages.
 
     Raises:
@@ -40,9 +43,8 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
     folder = os.environ.get(VARIABLE)
     if not folder or _rank() != 0:
         return
-    text = json.dumps(
-        {"metrics": dict(metrics), "checkpoint": checkpoint and os.path.abspath(checkpoint), "by": by}, default=_number
-    )
+    path = os.path.abspath(checkpoint) if checkpoint else checkpoint
+    text = json.dumps({"metrics": dict(metrics), "checkpoint": path, "by": by}, default=_number)
     if len(text) >= MOST_BYTES:
         raise ValueError(f"the report has {len(text):,} bytes; report less than {MOST_BYTES:,}")
     try:

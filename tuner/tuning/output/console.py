@@ -135,6 +135,7 @@ def notes(request: Request) -> list[str]:
                 f"data        loader processes read {listed(kinds)} anew in each epoch, because this may draw random "
                 "numbers; if it draws none, Splits(..., fixed=True) is faster"
             ]
+    texts += [*space.notes] if is_new else []
     few = resources is not None and resources.gpus < 2
     if e.strategy == "dp":
         alone = "; with one device, as here, it equals --strategy single" if few else ""

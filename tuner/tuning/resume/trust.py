@@ -106,12 +106,12 @@ def _where_it_was(space: str, experiment: Path) -> str:
 
 
 def recorded_path(facts: dict[str, Any]) -> str:
-    """Returns the absolute path of the space's .py file that experiment.json records; empty if it records none."""
+    """Returns the absolute path of the space's file that experiment.json records; empty if it records none."""
     try:
         path = facts["space"]["path"]
     except (KeyError, TypeError):
         return ""
-    return path if isinstance(path, str) and os.path.isabs(path) and path.endswith(".py") else ""
+    return path if isinstance(path, str) and os.path.isabs(path) and is_path(path) else ""
 
 
 def refuse_data_folder(named_by: Path, data_dir: str, results: Path, give: str) -> None:
