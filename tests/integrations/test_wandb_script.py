@@ -63,21 +63,40 @@ def test_a_log_with_the_metric_is_a_report(reports):
 
 
 def test_the_numbers_of_a_step_are_one_report(reports, capsys):
-    """The first step is reported with the metric, the others once they have what came after it, or with the next."""
+    """The first step is reported when the second begins, the others once they have what came after the metric, too."""
     with in_trial({"lr": 0.5}, "loss") as trial:
         wandb.init()
         for epoch in (1, 2, 3, 4):
             wandb.log({"batch": epoch}, step=10 * epoch - 5)
             wandb.log({"loss": 1 / epoch}, step=10 * epoch)
-            assert len(reports) == max(1, epoch - 1)
+            assert len(reports) == epoch - 1
             if epoch != 3:
                 wandb.log({"acc": epoch / 10}, step=10 * epoch)
-                assert len(reports) == epoch
+                assert len(reports) == (epoch if epoch > 1 else 0)
+        wandb.log({"late": 1}, step=40)
+        wandb.log({"late": 1}, step=40)
         wandb.log({"loss": 0.2}, step=50)
         trial.at_end()
-    whole = [{"batch": e, "loss": 1 / e} | ({"acc": e / 10} if e in (2, 4) else {}) for e in (1, 2, 3, 4)]
+    whole = [{"batch": e, "loss": 1 / e} | ({"acc": e / 10} if e != 3 else {}) for e in (1, 2, 3, 4)]
     assert reports == [*whole, {"loss": 0.2}]
-    assert capsys.readouterr().out.count("acc came after the report of step 10; later steps wait for it") == 1
+    assert capsys.readouterr().out.count("late came after the report of step 40; later steps wait for it") == 1
+
+
+def test_the_searched_metric_that_comes_after_the_report_of_the_last_step_is_not_lost(reports):
+    with in_trial({"lr": 0.5}, "accuracy", "max", "loss") as trial:
+        wandb.init()
+        for epoch in range(3):
+            wandb.log({"loss": epoch}, step=epoch)
+        wandb.log({"accuracy": 0.9}, step=2)
+        trial.at_end()
+    assert reports == [{"loss": 0}, {"loss": 1}, {"loss": 2}, {"accuracy": 0.9}]
+
+
+def test_the_numbers_of_a_nested_dictionary_have_the_names_that_wandb_gives_them(reports):
+    with in_trial({"lr": 0.5}, "val.loss"):
+        wandb.init()
+        wandb.log({"val": {"loss": 0.5, "parts": {"a": 1, "note": "x"}}})
+    assert reports == [{"val.loss": 0.5, "val.parts.a": 1}]
 
 
 def test_a_step_that_logs_the_metric_again_is_reported_again_and_commit_sends_at_once_or_later(reports):
@@ -131,37 +150,6 @@ def test_a_sweep_is_the_space_of_its_file_and_is_searched(tmp_path, search_here)
     (trial,) = done.record.trials
     assert [report.metrics["loss"] for report in trial.reports] == [trial.config["learning_rate"] / n for n in (1, 2)]
     assert {report.metrics["batch loss"] for report in trial.reports} == {5.0}
-
-
-def test_each_distribution_of_a_sweep_is_a_domain():
-    given = {
-        "a": {"values": ["x", "y"]},
-        "b": {"min": 1, "max": 3},
-        "c": {"distribution": "log_uniform_values", "min": 1e-4, "max": 1e-1},
-        "d": {"distribution": "log_uniform", "min": -3, "max": 0},
-        "e": {"distribution": "q_log_uniform_values", "q": 8, "min": 32, "max": 256},
-        "f": {"distribution": "normal", "mu": 1, "sigma": 2},
-        "g": {"parameters": {"h": {"value": 7}}},
-        "i": {"distribution": "q_uniform", "q": 0.5, "min": 0, "max": 2},
-    }
-    params = wandb.params_of(given)
-    drawn = [{name: domain.sample() for name, domain in params.items() if name != "g"} for _ in range(200)]
-    assert {each["a"] for each in drawn} == {"x", "y"} and {each["b"] for each in drawn} == {1, 2, 3}
-    assert all(1e-4 <= each["c"] <= 1e-1 and 0.04 < each["d"] < 1.01 and each["e"] % 8 == 0 for each in drawn)
-    assert all(isinstance(each["e"], int) and each["i"] % 0.5 == 0 for each in drawn)
-    assert params["g"] == {"h": 7}
-
-
-@pytest.mark.parametrize(
-    ("declared", "words"),
-    [
-        ({"distribution": "unifrom", "min": 0, "max": 1}, "did you mean 'uniform'"),
-        ({"min": 0}, "needs value, values, or min and max"),
-    ],
-)
-def test_a_wrong_sweep_is_refused(declared, words):
-    with pytest.raises(ValueError, match=words):
-        wandb.params_of({"lr": declared})
 
 
 def test_a_run_before_the_space_is_refused(tmp_path):

@@ -168,7 +168,7 @@ def test_a_pruned_command_of_another_language_is_told_to_end(search, tmp_path):
         ("echo one; echo two >&2; sleep 0.1; exit 3", "the command ended with exit code 3; its last lines: "),
         (
             "echo one",
-            "the command has not reported: it printed no line with a JSON object that has loss; its last lines: one",
+            "it printed no line with a JSON object that has loss; its last lines: one",
         ),
         ("kill -9 $$", f"the command was ended by signal {signal.SIGKILL.value}; it printed nothing"),
     ],
