@@ -118,6 +118,7 @@ def here(tmp_path, monkeypatch):
         (tmp_path / program).parent.mkdir(exist_ok=True)
         (tmp_path / program).touch(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    (tmp_path / "sweep.yaml").write_text(fences(DOCS / "spaces.md", "yaml")[0])
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "my_space.py").write_text((ROOT / "search_spaces" / "quadratic.py").read_text())
     return tmp_path

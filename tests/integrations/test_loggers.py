@@ -119,6 +119,23 @@ def test_of_two_ways_to_report_the_first_of_the_order_counts_if_it_comes_first(s
     assert output.count("reports by wandb.log are left out, because tuner_trial reports") == 1
 
 
+LOWER_FIRST = """
+import json, tensorboardX, wandb
+writer = tensorboardX.SummaryWriter()
+wandb.init()
+for epoch in range(3):
+    writer.add_scalar("loss", epoch + 10, epoch)
+    wandb.log({"loss": epoch}, step=epoch)
+    print(json.dumps({"loss": epoch + 20}))
+"""
+
+
+def test_a_way_that_waits_for_its_second_step_leaves_others_the_first_place(search, tmp_path):
+    ran, reports, output = searched(search, tmp_path, LOWER_FIRST)
+    assert ran.code == 0 and [each["loss"] for each in reports] == [0, 1, 2], ran.out + output
+    assert output.count("reports by TensorBoard are left out, because wandb.log reports") == 1
+
+
 def test_a_way_that_comes_too_late_fails_the_trial(search, tmp_path):
     ran, _, output = searched(search, tmp_path, TWO_WAYS.format(first=BY_WANDB, second=BY_REPORT))
     assert ran.code == 1 and "by wandb.log and by tuner_trial" in ran.out, ran.out + output

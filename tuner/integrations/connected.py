@@ -6,12 +6,15 @@ A process of a command's trial runs outside of Ray. It reports through `tuner_tr
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import Any
 
 from wrapt import when_imported
+
+from tuner.spec.command_process import VARIABLE
 
 TRAINERS = {  # module that defines a Trainer -> the integration that reports for it
     "lightning.pytorch": "tuner.integrations.lightning",
@@ -77,4 +80,5 @@ def _connect_tune(tune: Any) -> None:
 
 
 def _connect_logger(integration: str, function: str, module: Any) -> None:
-    getattr(importlib.import_module(integration), function)(module)
+    if VARIABLE in os.environ:  # not of a search that the command has started
+        getattr(importlib.import_module(integration), function)(module)

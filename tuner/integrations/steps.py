@@ -29,7 +29,8 @@ class Steps:
     Args:
         needed: the metrics that the scheduler compares; each report has them.
         metric: the searched metric; if it is none of `needed`, it may also come alone at the end.
-        send: called with a report, and with whether the training has gone on since then.
+        send: called with a report, and with whether the training has gone on since then; without metrics, it only
+            announces the first report.
         by: the logger's name, for messages.
     """
 
@@ -72,6 +73,8 @@ class Steps:
         is_usual = step is not None and commit is None and bool(self.usual) and self.usual <= self.names
         if (is_over or is_usual) and self.is_whole():
             self._report(is_late=False)
+        elif self.is_whole() and not self.sent:
+            self.send({}, True)  # so that ways of lower order do not report before the first step is over
 
     def is_whole(self) -> bool:
         return self.needed <= self.numbers.keys()

@@ -65,7 +65,8 @@ def _steps_of(trial: Trial) -> Steps:
     def send(report: dict[str, Any], is_late: bool) -> None:
         from ray import tune
 
-        tune.report(report)
+        if report:
+            tune.report(report)
 
     if trial.steps is None:
         trial.steps = Steps({trial.compared, *trial.others}, trial.metric, send, "wandb.log")

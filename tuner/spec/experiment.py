@@ -73,7 +73,8 @@ class Options:
     """The options of one search as requested. A wrong value raises a RequestError that says what is allowed."""
 
     space: str = row("", MOST_USED)
-    """Space to search: a name in search_spaces/ (see --list), a path to a .py file, or package.module[:attribute]."""
+    """Space to search: a name in search_spaces/ (see --list), a path to a .py file or a W&B sweep.yaml, or
+    package.module[:attribute]."""
     num_samples: int = row(10, MOST_USED, bounds=(0, MOST_SAMPLES), on_resume=True, http="always")
     """Number of trials; 0 = as many as a budget pays for, the default with a budget except for refine and pbt. grid may
     have fewer; random runs this many for each point of tune.grid_search."""
