@@ -144,6 +144,7 @@ def test_a_sweep_is_the_space_of_its_file_and_is_searched(tmp_path, search_here)
     path.write_text(SWEEP)
     space = find_space(str(path)).space
     assert (space.metric, space.mode, space.num_samples) == ("loss", "min", 3)
+    assert (space.searcher, space.scheduler) == ("random", "fifo")
     assert space.searched.keys() == {"learning_rate"} and space.constants == {"epochs": 2}
     done = search_here(str(path), "--num-samples", "1")
     assert done.code == 0, done.err

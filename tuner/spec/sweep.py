@@ -90,7 +90,7 @@ def space_of(path: Path) -> Space:
         *(f"command: {each} is not set, so its name takes its place" for each in sorted(unset)),
     ]
     if "num_samples" not in fields:
-        notes.append("no run_cap: W&B runs until its agents end; this search tries --num-samples settings")
+        notes.append("no run_cap: W&B runs until its agents end; here, --num-samples is the number of settings")
     train: Any = SweepCommand(tuple(words))
     return Space(train=train, max_epochs=MOST_REPORTS, notes=notes, **fields)
 
