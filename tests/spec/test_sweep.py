@@ -248,8 +248,11 @@ def test_nested_parameters_and_lists(tmp_path):
         ("program: train.py", "program: a\nearly_terminate: {type: median}", "type 'median': must be hyperband"),
         ("program: train.py", "program: a\nrun_cap: many", "num_samples"),
         ("lr: {", "lr: 3\n  x: {", "parameter 'lr' must be a mapping"),
-        ("method: random", "method: grid\nname: [&a [1, 2], *a]", "names"),
-    ][:-1],
+        ("method: random", "method: [random]", "must be grid, random, bayes"),
+        ("log_uniform_values, min: 0.001", "int_uniform, min: 0.001", "must be whole numbers for int_uniform"),
+        ("log_uniform_values, min: 0.001, max: 0.1", "[uniform], min: 1, max: 2", "unknown distribution"),
+        ("max: 0.1", "max: 1" + "0" * 400, "too large"),
+    ],
 )
 def test_a_wrong_sweep_is_refused_in_one_line(tmp_path, changed, into, words):
     text = HEAD.format(method="random")
@@ -257,6 +260,13 @@ def test_a_wrong_sweep_is_refused_in_one_line(tmp_path, changed, into, words):
     with pytest.raises(RequestError) as raised:
         loaded(tmp_path, text.replace(changed, into))
     assert words in str(raised.value) and "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("domain", ["min: 1, max: 1" + "0" * 9, "distribution: q_uniform, min: 0, max: 1, q: 1.0e-9"])
+def test_a_grid_without_end_is_refused(tmp_path, domain):
+    text = f"program: a.py\nmethod: grid\nmetric: {{name: loss}}\nparameters:\n  a: {{{domain}}}\n"
+    with pytest.raises(RequestError, match="a list of 1 to 100,000 values"):
+        loaded(tmp_path, text)
 
 
 def test_a_file_that_unfolds_without_end_is_refused(tmp_path):

@@ -179,7 +179,7 @@ def find_space(name: str) -> LoadedSpace:
     if isinstance(origin, Path) and origin.suffix in sweep.SUFFIXES:
         try:
             of_sweep = sweep.space_of(origin)
-        except (ValueError, OSError) as error:
+        except (ValueError, OverflowError, OSError) as error:
             raise RequestError(f"--space {name}: {error}") from None
         return LoadedSpace(of_sweep, name, origin.resolve(), hashlib.sha256(origin.read_bytes()).hexdigest(), "")
     try:

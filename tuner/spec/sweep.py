@@ -62,7 +62,7 @@ def forms_of(config: Mapping[str, Any], file: str = "") -> dict[str, list[str]]:
         "args_no_boolean_flags": [f"--{name}{value}" for name, value in given],
         "args_append_hydra": [f"+{flag}" for flag in flags],
         "args_override_hydra": [f"++{flag}" for flag in flags],
-        "args_json": [json.dumps(config)],
+        "args_json": [json.dumps(config, default=str)],
         "args_json_file": [file],
     }
 
@@ -99,8 +99,8 @@ def fields_of(sweep: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a `Space` that a sweep's dictionary declares, and in `notes` what this changes."""
     notes: list[str] = []
     _check_keys("the sweep", sweep, KEYS, UNUSED, notes)
-    if (method := sweep.get("method")) not in SEARCHERS:
-        raise ValueError(f"method {method!r}: must be {', '.join(SEARCHERS)}{nearest(str(method), SEARCHERS)}")
+    if (method := str(sweep.get("method"))) not in SEARCHERS:
+        raise ValueError(f"method {method!r}: must be {', '.join(SEARCHERS)}{nearest(method, SEARCHERS)}")
     if method == "bayes":
         notes.append("method bayes: the searcher forest learns from the trials, instead of a Gaussian process")
     params = params_of(_mapping(sweep.get("parameters"), "parameters"), method == "grid", notes)
@@ -111,7 +111,7 @@ def fields_of(sweep: Mapping[str, Any]) -> dict[str, Any]:
         fields["metric"] = metric["name"]
     else:
         notes.append("no metric: this search uses the metric loss; --metric names another")
-    if (goal := metric.get("goal", "minimize")) not in MODES:
+    if (goal := str(metric.get("goal", "minimize"))) not in MODES:
         raise ValueError(f"metric goal {goal!r}: must be minimize or maximize")
     if "run_cap" in sweep:
         fields["num_samples"] = sweep["run_cap"]
@@ -146,11 +146,11 @@ def _domain(name: str, declared: Mapping[str, Any], is_grid: bool, notes: list[s
         _check_keys(of, declared, ("values", "probabilities", "distribution"))
         return _choice(of, declared["values"], declared.get("probabilities"), is_grid)
     whole = all(type(declared.get(key)) is int for key in ("min", "max"))
-    kind = declared.get("distribution", "int_uniform" if whole else "uniform")
+    kind = str(declared.get("distribution", "int_uniform" if whole else "uniform"))
     step = _number(of, declared, "q", 1)
     if not step > 0:
         raise ValueError(f"{of}: q={step}: must be above 0")
-    steps = ("q",) if str(kind).startswith("q_") else ()
+    steps = ("q",) if kind.startswith("q_") else ()
     if kind in ("normal", "q_normal"):
         _check_keys(of, declared, ("distribution", "mu", "sigma", *steps))
         shape = _number(of, declared, "mu", 0), _number(of, declared, "sigma", 1)
@@ -160,7 +160,7 @@ def _domain(name: str, declared: Mapping[str, Any], is_grid: bool, notes: list[s
     if kind in NO_DOMAIN:
         raise ValueError(f"{of}: the distribution {kind} has no counterpart here; write log_uniform_values, or values")
     if kind not in RANGES:
-        raise ValueError(f"{of}: unknown distribution {kind!r}{nearest(str(kind), RANGES)}")
+        raise ValueError(f"{of}: unknown distribution {kind!r}{nearest(kind, RANGES)}")
     _check_keys(of, declared, ("distribution", "min", "max", *steps))
     if not {"min", "max"} <= declared.keys():
         raise ValueError(f"{of} of the sweep: {dict(declared)} needs value, values, or min and max")
@@ -176,11 +176,13 @@ def _domain(name: str, declared: Mapping[str, Any], is_grid: bool, notes: list[s
     if is_log and not low > 0:
         raise ValueError(f"{of}: min={low}: must be above 0 for {kind}")
     if kind == "int_uniform":
+        if not whole:
+            raise ValueError(f"{of}: min={low}, max={high}: must be whole numbers for int_uniform")
         return _choice(of, range(low, high + 1)) if is_grid else tune.randint(low, high + 1)
     if not steps:
         return tune.loguniform(low, high) if is_log else tune.uniform(low, high)
     if is_grid:
-        return _choice(of, [low + each * step for each in range(math.ceil((high - low) / step))])
+        return _choice(of, [low + each * step for each in range(min(math.ceil((high - low) / step), MOST_VALUES + 1))])
     # The least and the greatest number of steps to which W&B rounds a value.
     least, most = math.floor(low / step - 0.5) + 1, math.ceil(high / step + 0.5) - 1
     if is_log and least < 1:
