@@ -83,6 +83,7 @@ def test_the_other_macros_and_variables(tmp_path, monkeypatch):
     monkeypatch.setenv("KEY", "secret")
     given = [
         "${env}",
+        "A=1",
         "${interpreter}",
         "-u",
         "${program}",
@@ -91,12 +92,12 @@ def test_the_other_macros_and_variables(tmp_path, monkeypatch):
     ]
     text = f"command: {given}"
     space = loaded(tmp_path, HEAD.format(method="random") + text).space
-    words = ["/usr/bin/env", "python", "-u", "train.py"]
+    words = ["/usr/bin/env", "A=1", "python", "-u", "train.py"]
     assert space.train.filled({"lr": 1}, {"config": "own.json"}) == [*words, "--key=secretNO_SUCH", "own.json"]
     assert "secret" not in str(space.train.filled({"lr": 1})) and "secret" not in repr(space.train)
     assert "command: NO_SUCH is not set, so its name takes its place" in space.notes
     plain = loaded(tmp_path, HEAD.format(method="random")).space
-    assert plain.train.filled({"lr": 1}) == ["/usr/bin/env", "python", "train.py", "--lr=1"]
+    assert plain.train.filled({"lr": 1}) == ["python", "train.py", "--lr=1"]  # env would start the same python
 
 
 DISTRIBUTIONS = {

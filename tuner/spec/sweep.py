@@ -244,6 +244,8 @@ def _command(sweep: Mapping[str, Any]) -> list[str]:
     words = sweep.get("command", COMMAND)
     if not isinstance(words, (list, tuple)) or not words or any(isinstance(each, (list, dict)) for each in words):
         raise ValueError(f"command: must be a list of words, such as {list(COMMAND)}")
+    if tuple(words[:2]) == COMMAND[:2]:
+        words = words[1:]  # env would look up python on PATH, as a trial does: without it, the program can be a fork
     places = {"env": "/usr/bin/env", "interpreter": "python"}
     if isinstance(sweep.get("program"), str):
         places["program"] = sweep["program"]
