@@ -81,19 +81,22 @@ def test_a_program_ends_as_in_a_process_of_its_own(tmp_path, monkeypatch, words)
 
 
 IMPORTS = """
-import sys
+import random, sys
 had = "networkx" in sys.modules
-import networkx, tuner_trial
-tuner_trial.report({"loss": float(sys.argv[1]), "had": had})
-tuner_trial.report({"loss": float(sys.argv[1]), "had": had})
+import networkx, numpy, torch, tuner_trial
+drawn = {"python": random.random(), "numpy": numpy.random.rand(), "torch": float(torch.rand(()))}
+tuner_trial.report({"loss": float(sys.argv[1]), "had": had, **drawn})
+tuner_trial.report({"loss": float(sys.argv[1]), "had": had, **drawn})
 """
 
 
-def test_later_programs_find_what_earlier_ones_have_imported(tmp_path, monkeypatch):
+def test_later_programs_find_what_earlier_ones_have_imported_and_draw_other_numbers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("program.py").write_text(IMPORTS)
     words = "--param", "x=grid_search(1, 2, 3, 4)", "--scheduler", "fifo", "--max-concurrent-trials", "1"
     command = "--name", "had", "--metric", "loss", "--num-samples", "1", "--", "python", "program.py", "{x}"
     subprocess.run([sys.executable, "-m", "tuner.run", *words, *command], check=True)
-    had = [trial.reports[-1].metrics["had"] for trial in results.load(Path("results", "had")).trials]
-    assert not had[0] and had[-1]
+    reported = [trial.reports[-1].metrics for trial in results.load(Path("results", "had")).trials]
+    assert not reported[0]["had"] and reported[-1]["had"]
+    for name in ("python", "numpy", "torch"):
+        assert len({metrics[name] for metrics in reported}) == 4, name

@@ -137,6 +137,7 @@ def run(channel: socket.socket) -> NoReturn:
     child.open_streams(unbuffered=True)
     random.seed()
     when_imported("numpy")(lambda numpy: numpy.random.seed())
+    when_imported("torch")(lambda torch: torch.default_generator.seed())  # else each trial has the same first weights
     tell_modules()
     importlib.import_module(CONNECTED).install()
     with child.program():
