@@ -107,7 +107,6 @@ class Forked:
         code = self._reaped(0)
         with contextlib.suppress(OSError, ValueError):  # it ended before its first report
             child.to_caller.send_bytes(pickle.dumps((child.MODULES, *json.loads(self._modules.read_text()))))
-            self._modules.unlink()
         return code
 
     def _reaped(self, options: int) -> int | None:
