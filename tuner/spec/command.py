@@ -112,7 +112,7 @@ class Command:
                     found = self.metrics_in(line, metrics) if by == PRINTED else {}
                 if found:
                     num_reports += 1
-                    if num_reports == 1:
+                    if num_reports == 1 and by != PRINTED:
                         print(f"tuner: reports come by {by}", flush=True)
                     saved, sent = "" if waits and waits.is_late else kept.changed(), waits.checkpoint if waits else ""
                     if saved and (sent or not waits):

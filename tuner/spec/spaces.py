@@ -24,6 +24,7 @@ from tuner.spec.script import Declared, imported
 from tuner.spec.space import Space
 from tuner.training.task import Task
 
+SPACE_FILES = (".py", *sweep.SUFFIXES)  # the endings of files that declare a space
 MOST_MESSAGE = 160  # maximum characters of a user's error that an error text quotes
 
 WITH_SWEEPS = "tuner.integrations.wandb"  # a file that imports this integration may declare its space as a W&B sweep
@@ -90,7 +91,7 @@ def parsed(path: Path) -> ast.Module:
 
 def is_path(name: str) -> bool:
     """Whether `--space` is a path to a file, rather than a name in `search_spaces/` or a module."""
-    return not is_command(name) and (split_path(name)[0].endswith((".py", *sweep.SUFFIXES)) or "/" in name)
+    return not is_command(name) and (split_path(name)[0].endswith(SPACE_FILES) or "/" in name)
 
 
 def split_path(name: str) -> tuple[str, str]:
@@ -120,7 +121,7 @@ def locate_space(name: str) -> tuple[Path | str, str]:
     if is_path(name) or (module_name not in known and Path(name).exists()):
         path, attribute = split_path(name)
         file = Path(path)
-        if file.suffix in (".py", *sweep.SUFFIXES) and file.is_file():
+        if file.suffix in SPACE_FILES and file.is_file():
             return file, attribute
         folder = file if file.is_dir() else file.parent
         what = "is a folder; give the .py file" if file.is_dir() else f"no such file in {folder.absolute()}"

@@ -20,7 +20,7 @@ from tuner.record.data_folders import is_known, is_known_command
 from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.storage.files import bytes_in
 from tuner.spec.command import is_command, shown_name
-from tuner.spec.spaces import file_of, is_path, split_path
+from tuner.spec.spaces import SPACE_FILES, file_of, is_path, split_path
 
 OPTION = "--trust"
 HELP = "run the code and read the data that the folder names, even if changed, unknown or another user's"
@@ -111,7 +111,7 @@ def recorded_path(facts: dict[str, Any]) -> str:
         path = facts["space"]["path"]
     except (KeyError, TypeError):
         return ""
-    return path if isinstance(path, str) and os.path.isabs(path) and is_path(path) else ""
+    return path if isinstance(path, str) and os.path.isabs(path) and path.endswith(SPACE_FILES) else ""
 
 
 def refuse_data_folder(named_by: Path, data_dir: str, results: Path, give: str) -> None:
