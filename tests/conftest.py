@@ -10,6 +10,7 @@
 import atexit
 import gc
 import os
+import sys
 import tempfile
 from pathlib import Path
 
@@ -26,6 +27,8 @@ SURROUNDINGS = pytest.StashKey[dict]()
 
 def pytest_configure(config):
     gc.disable()  # until all is imported: what a collection makes stays
+    # As in an activated environment: the commands that tuner prints then begin with `python`.
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
 
 def pytest_xdist_auto_num_workers(config):

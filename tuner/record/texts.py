@@ -12,6 +12,7 @@ from typing import Any
 
 from tuner.record.data_folders import leads_out
 from tuner.record.report_keys import SPEED, USAGE
+from tuner.spec.command_process import is_own_python
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import is_in_main
 
@@ -87,12 +88,14 @@ def setting(config: dict[str, Any]) -> str:
 
 
 def command(module: str, *words: str) -> str:
-    """Returns a command of this package for the shell, with `uv run` if uv started this process."""
-    uv, project = "", Path(sys.prefix).parent  # uv looks for the project only in the working directory and above
-    if os.environ.get("UV"):  # uv sets it
-        elsewhere = (project / "pyproject.toml").is_file() and not Path.cwd().is_relative_to(project)
-        uv = f"uv run --project {shlex.quote(str(project))} " if elsewhere else "uv run "
-    return " ".join([f"{uv}python -m tuner.{module}", *words])
+    """Returns a command of this package for the shell, by `uv run` if uv started this process in a project."""
+    project, python = Path(sys.prefix).parent, shlex.quote(sys.executable)
+    if not os.environ.get("UV"):  # uv sets it, and its own PATH
+        python = "python" if is_own_python("python") else python
+    elif (project / "pyproject.toml").is_file():  # uv looks for it only in the working directory and above
+        elsewhere = "" if Path.cwd().is_relative_to(project) else f"--project {shlex.quote(str(project))} "
+        python = f"uv run {elsewhere}python"
+    return " ".join([f"{python} -m tuner.{module}", *words])
 
 
 def resume_call(e: Experiment, *options: str) -> str:

@@ -43,6 +43,12 @@ def search_path() -> str:
     return os.pathsep.join([path, own] if activated else [own, path])
 
 
+def is_own_python(program: str, path: str | None = None) -> bool:
+    """Whether PATH, or `path`, leads from a program's name to the Python that runs this process."""
+    found, own = Path(shutil.which(program, path=path) or ""), Path(sys.executable)
+    return found.is_absolute() and found.parent == own.parent and found.samefile(own)
+
+
 def is_running(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 

@@ -1,5 +1,6 @@
 """What a person reads before and after a search."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -146,7 +147,7 @@ def test_a_command_names_the_project_where_uv_would_not_find_it(tmp_path, monkey
     monkeypatch.setenv("UV", "/usr/bin/uv")
     monkeypatch.setattr("sys.prefix", str(clone / ".venv"))
     monkeypatch.chdir(own)
-    assert command("serve") == "uv run python -m tuner.serve"  # no project is beside the environment
+    assert command("serve") == f"{sys.executable} -m tuner.serve"  # no project is beside the environment
     (clone / "pyproject.toml").touch()
     assert command("serve", "--port 1") == f"uv run --project '{clone}' python -m tuner.serve --port 1"
     monkeypatch.chdir(clone / "examples")
@@ -154,6 +155,8 @@ def test_a_command_names_the_project_where_uv_would_not_find_it(tmp_path, monkey
     monkeypatch.chdir(own)
     monkeypatch.setenv("UV", "")
     assert command("serve") == "python -m tuner.serve"
+    monkeypatch.setenv("PATH", "/usr/bin")  # its python is another one
+    assert command("serve") == f"{sys.executable} -m tuner.serve"
 
 
 def test_memory_that_grew_is_told_of_the_trial_where_it_grew_fastest():

@@ -15,7 +15,6 @@ import os
 import pickle
 import random
 import runpy
-import shutil
 import signal
 import socket
 import subprocess
@@ -34,7 +33,7 @@ from wrapt import when_imported
 
 from tuner.engine.processes import child
 from tuner.engine.processes.keeper import close_others, received
-from tuner.spec.command_process import VARIABLE, search_path
+from tuner.spec.command_process import VARIABLE, is_own_python, search_path
 from tuner.spec.script import CONNECTED
 
 MODULES = "modules.json"  # in the trial's folder: what the program has imported, for the service
@@ -48,8 +47,7 @@ def starter(program: str) -> Callable[..., Any]:
 
     It forks if `program` is the Python of this environment.
     """
-    found, own = Path(shutil.which(program, path=search_path()) or ""), Path(sys.executable)
-    is_own = found.is_absolute() and found.parent == own.parent and found.samefile(own)
+    is_own = is_own_python(program, search_path())
     return Spare().start if is_own and threading.active_count() == 1 else subprocess.Popen
 
 
