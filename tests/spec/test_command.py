@@ -170,7 +170,7 @@ def test_a_pruned_command_of_another_language_is_told_to_end(search, tmp_path):
             "echo one",
             "it printed no line with a JSON object that has loss; its last lines: one",
         ),
-        ("kill -9 $$", f"the command was ended by signal {signal.SIGKILL.value}; it printed nothing"),
+        ("kill -15 $$", f"the command was ended by signal {signal.SIGTERM.value}; it printed nothing"),
     ],
 )
 def test_a_command_that_fails_says_why(search, tmp_path, script, why):

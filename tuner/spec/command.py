@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 from collections import deque
@@ -126,7 +127,9 @@ class Command:
                     waits = None
         finally:
             program.end(waits)
-        if code := program.process.returncode:
+        if (code := program.process.returncode) == -signal.SIGKILL:
+            os.kill(os.getpid(), signal.SIGKILL)  # memory may have run out: so ends, and is retried, any other trial
+        if code:
             raise RuntimeError(f"the command {_ending(code)}; {_told(last)}")
         if not num_reports and not tune.get_checkpoint():  # a resumed one may have reported its last epoch before
             why = f"no process of it reported or logged the metric, and it printed no {self._wanted(metrics)}"
