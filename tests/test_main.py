@@ -22,7 +22,8 @@ OPTIONS = {
     "--resume", "--address", "--data-dir", "--wandb", "--wandb-project", "--dry-run", "--tensorboard", "--help",
     "--param", "--report", "--words", "--point", "--stop", "--perturbation-interval",
     "--confirm", "--confirm-seeds", "--start-from", "--prior", "--prune-by", "--prune-mode", "--constraint",
-    "--trial-timeout", "--max-failures", "--priority", "--trust", "--no-preflight", "--table", "--unchecked",
+    "--trial-timeout", "--max-failures", "--keep-checkpoints", "--priority", "--trust", "--no-preflight", "--table",
+    "--unchecked",
 }  # fmt: skip
 PROGRAM = """
 import runpy, sys

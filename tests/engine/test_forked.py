@@ -25,10 +25,14 @@ EXITS = [
     "open('kept', 'w').write('the file is not closed')",
     "multiprocessing.get_context('spawn').Process(target=work).start()",
     "logging.getLogger().addHandler(handler)",
+    "threading.Thread(target=lambda: (time.sleep(0.3), print(len(pickle.dumps(Own()))))).start()",
+    "holds.file.write('of a module')",
 ]
 PROGRAM = """
-import argparse, atexit, json, logging.handlers, multiprocessing, os, random, signal, sys, threading, time
-import beside
+import argparse, atexit, json, logging.handlers, multiprocessing, os, pickle, random, signal, sys, threading, time
+import beside, cuda, holds
+class Own:
+    pass
 def work():
     print("a process that it has started")
 handler = logging.handlers.MemoryHandler(9, target=logging.FileHandler("log"), flushOnClose=True)
@@ -38,8 +42,10 @@ if __name__ == "__main__":
     parser.add_argument("--exit")
     given = parser.parse_args()
     found = {"argv": sys.argv, "path": sys.path, "file": __file__, "spec": str(__spec__), "folder": os.getcwd()}
-    found |= {"beside": beside.__file__, "main": sys.modules["__main__"].parser is parser, "input": sys.stdin.read()}
-    found |= {"variables": {name: os.environ[name] for name in sorted(os.environ) if "TUNER" not in name}}
+    found |= {"beside": [beside.__file__, cuda.__file__], "main": sys.modules["__main__"].parser is parser}
+    found |= {"input": sys.stdin.read()}
+    variables = [name for name in sorted(os.environ) if "TUNER" not in name and "PID" not in name]
+    found |= {"variables": {name: os.environ[name] for name in variables}}
     found |= {"no trial": "tuner.spec.script" not in sys.modules or sys.modules["tuner.spec.script"].running() is None}
     found |= {"signals": [str(signal.getsignal(each)) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]}
     found |= {"session": os.getsid(0) == os.getpid()}
@@ -73,6 +79,9 @@ def ran(words, name):
 def test_a_program_ends_as_in_a_process_of_its_own(tmp_path, monkeypatch, words):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "beside.py").touch()
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "__init__.py").touch()  # hides an installed package
+    (tmp_path / "holds.py").write_text("file = open('held', 'w')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", "lib")
     forked, alone = ran(["python", *words], "forked"), ran(["env", "python", *words], "alone")

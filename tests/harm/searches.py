@@ -68,8 +68,8 @@ SPACES = {
     "ddp": HEAD + TASK.replace("DDP", ', strategy="ddp", workers_per_trial=2'),
 }
 TOLD = re.compile(r"link|outside|shared|absolute", re.I)  # in each line that tells of a write elsewhere
-# What Ray keeps below the home, as docs/resources.md says, and the working copies of results in a store.
-IN_HOME = (".ray/auth_token", ".cache/tuner/results")
+# What stays below the home, as docs/resources.md says.
+IN_HOME = (".ray/auth_token", ".cache/tuner/results", ".cache/tuner/secret")
 
 
 class Searches:
@@ -194,7 +194,7 @@ class Searches:
         lines = difference(self.before, self.outside())
         home = self.place.home
         python_cache = self.place.start / "__pycache__" / "helper.cpython.pyc"  # Python's own, of the space's modules
-        for folder in (*self.folders, python_cache, self.place.tmp / "x", home / IN_HOME[0], home / IN_HOME[1]):
+        for folder in (*self.folders, python_cache, self.place.tmp / "x", *(home / each for each in IN_HOME)):
             lines = without_creation(lines, self.before, folder)
         output = [line for name in self.names for line in self.told(name)]
         folders = (*self.folders, *map(self.working_folder, self.names))

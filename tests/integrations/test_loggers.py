@@ -156,25 +156,6 @@ def test_a_program_that_never_logs_the_metric_fails_with_what_it_logged(search, 
     assert "did you mean 'val_los'?; it logged accuracy, val_los" in ran.out
 
 
-SAVES = """
-import os, wandb
-wandb.init()
-saved = os.path.join(os.environ["TUNER_TRIAL"], "checkpoint", "epoch")
-begin = int(open(saved).read()) if os.path.exists(saved) else 0
-for epoch in range(begin + 1, 5):
-    open(saved, "w").write(str(epoch))
-    wandb.log({"loss": 1 / epoch}, step=epoch)
-"""
-
-
-def test_a_report_that_waited_for_the_next_step_has_no_checkpoint_of_that_step(search, tmp_path):
-    ran, reports, output = searched(search, tmp_path, SAVES, "--max-epochs", "9")
-    assert ran.code == 0 and [each["loss"] for each in reports] == [1, 1 / 2, 1 / 3, 1 / 4], ran.out + output
-    assert (ran.folder / "best" / "checkpoint" / "epoch").read_text() == "4"
-    saved = {event["epoch"] for event in ran.events if event["event"] == "report" and event.get("checkpoint")}
-    assert saved == {2, 3, 4}
-
-
 def test_nothing_changes_outside_of_a_trial(tmp_path):
     code = "import tensorboardX, wandb; print(wandb.init.__module__, tensorboardX.SummaryWriter.add_scalar.__module__)"
     alone = {name: value for name, value in os.environ.items() if name != "TUNER_TRIAL"}
@@ -224,3 +205,33 @@ def test_lightning_with_the_logger_of_wandb_reports_each_epoch_once(search, tmp_
     (last,) = [float(line.split()[-1]) for line in output.splitlines() if line.startswith("last value:")]
     assert len(reports) == 3 and reports[-1]["val_loss"] == last
     assert "reports by wandb.log are left out, because the Trainer reports" in output
+
+
+TWO_WRITERS = """
+from tensorboardX import SummaryWriter
+train, val = SummaryWriter("runs/train"), SummaryWriter("runs/val")
+for epoch in range(3):
+    val.add_scalar("loss", epoch, epoch)
+    {line}
+val.add_hparams({{"lr": 0.1}}, {{"loss": 2}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "code"), [("train.add_scalar('a', epoch, epoch)", 0), ("train.add_scalar('loss', 9, epoch)", 1)]
+)
+def test_the_metric_is_logged_by_one_writer(search, tmp_path, line, code):
+    ran, reports, output = searched(search, tmp_path, TWO_WRITERS.format(line=line))
+    assert ran.code == code, ran.out + output
+    if code:
+        assert "'loss' is logged in runs/val and in runs/train: which is the metric?" in output
+    else:
+        assert [each["loss"] for each in reports] == [0, 1, 2]
+
+
+def test_what_is_logged_does_not_say_of_which_epoch_a_saved_file_is(search, tmp_path):
+    saves = "import os, tensorboardX\nwriter = tensorboardX.SummaryWriter()\nfor epoch in range(3):\n"
+    saves += "    writer.add_scalar('loss', epoch, epoch)\n"
+    saves += "    open(os.path.join(os.environ['TUNER_TRIAL'], 'checkpoint', 'model'), 'a').write('x')\n"
+    ran, _, output = searched(search, tmp_path, saves)
+    assert ran.code == 1 and "the command has saved a checkpoint, and goes on" in output

@@ -100,7 +100,7 @@ def test_every_option_is_withheld_or_reaches_the_command_line(service):
              "scheduler": "asha-promotion", "metric": "loss", "mode": "max", "cpus_per_trial": 1, "gpus_per_trial": 0.0,
              "workers_per_trial": 1, "strategy": "single", "precision": "fp32", "on_oom": "fail", "seed": 7,
              "max_concurrent_trials": 1, "time_budget": "30m", "gpu_hours": 0.0, "cpu_hours": 8.0,
-             "epoch_budget": 100, "max_failures": 1, "priority": -3,
+             "epoch_budget": 100, "max_failures": 1, "priority": -3, "keep_checkpoints": 1,
              "confirm": 2, "confirm_seeds": 4, "prune_by": "cost", "prune_mode": "max",
              "trial_timeout": "5m", "name": "all", "tensorboard": True}  # fmt: skip
     assert set(chosen) == set(SETTABLE), "say here what a new option is given"

@@ -676,6 +676,14 @@ open("model", "w").write(f"{begin} to {epoch}")
 """
 
 
+def test_a_trial_that_ends_early_teaches_no_length_if_it_is_declared(tmp_path, search_here, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "main.py").write_text(LENGTH.replace("begin + 1, epochs + 1", "1, 2"))
+    ran = search_here(str(tmp_path / "main.py"), "--num-samples", "2", "--scheduler", "asha")
+    assert [trial.last_epoch for trial in ran.record.trials] == [1, 1]
+    assert not [event for event in ran.events if event["event"] == "length_learned"]
+
+
 def test_the_length_of_a_script_is_declared_once(tmp_path, search_here, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "main.py").write_text(LENGTH)

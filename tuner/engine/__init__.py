@@ -18,6 +18,7 @@ short ASHA trials, two at a time. Where code replaces other parts of Ray, its do
 | `Controller.stop_trial` | refused resumes, of 90 (3 for each of 30 searches with hyperopt and hyperband) | 0 | 6 |
 | `Population._exploit` | all values are equal, one trial runs at a time | the search ends | it trains forever |
 | `SearchTrial.handle_error` | a trial fails while the disk is full | the search continues | it ends |
+| `SearchTrial.on_checkpoint` | --keep-checkpoints 1: of a function's checkpoints | the best one stays | it may go |
 | `TrialFunction.cleanup` | a trial ends before its function has left its folder | its worker waits | it does not |
 | `TrialFunction.reset_config` | a worker still runs its previous trial: the next trial | changes workers | is lost |
 | `LocalNode.start_raylet` | beside 20 processes that spin on two cores, Ray starts | in 1 or 2 minutes | not at all |

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from functools import partial
@@ -81,4 +82,7 @@ def _connect_tune(tune: Any) -> None:
 
 def _connect_logger(integration: str, function: str, module: Any) -> None:
     if VARIABLE in os.environ:  # not of a search that the command has started
-        getattr(importlib.import_module(integration), function)(module)
+        try:
+            getattr(importlib.import_module(integration), function)(module)
+        except (AttributeError, ImportError) as error:  # another library or version has this name
+            print(f"tuner: what {module.__name__} logs is not reported ({error})", file=sys.stderr)

@@ -38,11 +38,19 @@ def connect_mlflow(mlflow: Any) -> None:
 
 
 def connect_tensorboard(module: Any) -> None:
-    """Report what a `SummaryWriter` of this module gets by `add_scalar`."""
-    steps, writer = of_command("TensorBoard"), module.SummaryWriter
-    writer.add_scalar = _also(
-        writer.add_scalar, steps.log, lambda each: {each["tag"]: each["scalar_value"]}, "global_step"
-    )
+    """Report what a `SummaryWriter` of this module gets by `add_scalar`; the metric may come to one folder alone."""
+    steps, writer, folders = of_command("TensorBoard"), module.SummaryWriter, list[str]()
+
+    def data_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
+        tag, folder = call["tag"], str(getattr(call["self"], "log_dir", None) or call["self"].logdir)
+        if tag in steps.needed and folder not in (folders or [folder]):
+            if call.get("global_step") is None:  # `add_hparams` repeats the last value, in a folder of its own
+                return {}
+            raise ValueError(f"{tag!r} is logged in {folders[0]} and in {folder}: which is the metric? Rename one tag")
+        folders.extend([folder] if tag in steps.needed else [])
+        return {tag: call["scalar_value"]}
+
+    writer.add_scalar = _also(writer.add_scalar, steps.log, data_of, "global_step")
 
 
 def _metrics_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -29,14 +29,13 @@ class Steps:
     Args:
         needed: the metrics that the scheduler compares; each report has them.
         metric: the searched metric; if it is none of `needed`, it may also come alone at the end.
-        send: called with a report, and with whether the training has gone on since then; without metrics, it only
-            announces the first report.
+        send: called with a report; without metrics, it only announces the first one.
         by: the logger's name, for messages.
     """
 
     needed: set[str]
     metric: str
-    send: Callable[[dict[str, Any], bool], None]
+    send: Callable[[dict[str, Any]], None]
     by: str
     sent: set[str] = field(default_factory=set)  # each name that was reported
     numbers: dict[str, Any] = field(default_factory=dict)  # name -> its latest number since the last report
@@ -58,7 +57,7 @@ class Steps:
         )
         # Without `step`, numbers belong to the present step, but a metric's new value does not replace the one there.
         if self.is_whole() and (begins or (step is None and self.step is not None and found)):
-            self._report(is_late=True)
+            self._report()
         if begins:
             self.step, self.names, self.is_sent = step, set(), False
         elif step is not None and self.is_sent:
@@ -72,9 +71,9 @@ class Steps:
         is_over = step is None if commit is None else commit
         is_usual = step is not None and commit is None and bool(self.usual) and self.usual <= self.names
         if (is_over or is_usual) and self.is_whole():
-            self._report(is_late=False)
+            self._report()
         elif self.is_whole() and not self.sent:
-            self.send({}, True)  # so that ways of lower order do not report before the first step is over
+            self.send({})  # so that ways of lower order do not report before the first step is over
 
     def is_whole(self) -> bool:
         return self.needed <= self.numbers.keys()
@@ -82,7 +81,7 @@ class Steps:
     def restart(self) -> None:
         """Report the last step of a logger's run, and begin the next run."""
         if self.is_whole():
-            self._report(is_late=True)
+            self._report()
         self.numbers, self.step, self.names, self.is_sent, self.usual = {}, None, set(), False, set()
 
     def end(self, summary: Mapping[str, Any] | None = None) -> str:
@@ -92,7 +91,7 @@ class Steps:
         report, or if it was never logged and the summary has it.
         """
         if self.is_whole():
-            self._report(is_late=True)
+            self._report()
         if self.sent and self.metric in self.needed:
             return ""
         last = numbers_in(summary or {})
@@ -101,15 +100,15 @@ class Steps:
         elif self.metric in last and self.metric not in self.sent:
             self.numbers.setdefault(self.metric, last[self.metric])
         if self.is_whole() or (self.sent and self.metric in self.numbers):
-            self._report(is_late=True)
+            self._report()
         missing = sorted(self.needed - self.numbers.keys() - self.sent)
         logged = ", ".join(self.numbers) or "no number"
         return f"the metric {missing[0]!r}{nearest(missing[0], self.numbers)}; it logged {logged}" if missing else ""
 
-    def _report(self, is_late: bool) -> None:
+    def _report(self) -> None:
         report, self.numbers = self.numbers, {}
         self.usual, self.is_sent, self.sent = self.usual | self.names, True, self.sent | report.keys()
-        self.send(report, is_late)
+        self.send(report)
 
 
 def needed_metrics() -> tuple[str, str, Sequence[str]]:
@@ -122,17 +121,16 @@ def of_command(by: str, summary: Callable[[], Mapping[str, Any]] = dict) -> Step
     """Return the steps of a logger in this process of a command; the last one is reported when the process exits."""
     compared, metric, others = needed_metrics()
 
-    def send(report: dict[str, Any], is_late: bool) -> None:
+    def send(report: dict[str, Any]) -> None:
         from tuner_trial import report as send_report
 
-        # What the folder of checkpoints has by now belongs to a later report.
-        send_report(report, False if is_late else None, by)
+        send_report(report, by=by)
 
     steps, pid = Steps({compared, *others}, metric, send, by), os.getpid()
 
     def end() -> None:
         with contextlib.suppress(SystemExit):  # the search has stopped the trial, which ends anyway
-            if os.getpid() == pid and (why := steps.end(summary())):
+            if os.getpid() == pid and (why := steps.end(summary())) and steps.numbers:
                 print(f"{by}: the program has never logged {why}", file=sys.stderr)
 
     atexit.register(end)

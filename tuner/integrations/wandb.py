@@ -62,7 +62,7 @@ def _of_command() -> Trial:
 
 
 def _steps_of(trial: Trial) -> Steps:
-    def send(report: dict[str, Any], is_late: bool) -> None:
+    def send(report: dict[str, Any]) -> None:
         from ray import tune
 
         if report:

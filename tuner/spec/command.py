@@ -40,11 +40,12 @@ ESCAPED = r"\{\{([\w./-]+)\}\}"
 PLACE = rf"{ESCAPED}|\{{([\w./-]+)\}}"
 OWN = ("max_epochs", "cpus", "gpus", "checkpoint", "config")  # names in braces for which a trial has values of its own
 MUST_WAIT = (  # else the copy may be of the epoch after, or of half a file
-    "the command has saved a checkpoint, and goes on while its printed report is read: report by "
+    "the command has saved a checkpoint, and goes on while its printed or logged report is read: report by "
     "`tuner_trial.report(metrics)` in Python, or by the program `python -m tuner_trial '{\"loss\": 0.5}'`, which waits"
 )
 # What may report an epoch: of several that do, the first counts. `tuner_trial` is as `tune.report`.
 WAYS = "tune.report", "the Trainer", "Keras", "wandb.log", "MLflow", "TensorBoard", "printed lines"
+NUM_THAT_WAIT = 3  # of them: what such a program has saved by then belongs to its report
 PRINTED = WAYS[-1]
 ONE_WAY = "each epoch would count twice; keep one way, or let {first} report first: what comes after it is left out"
 TWO_CHECKPOINTS = "the command saves in {checkpoint}, and reports another checkpoint, too: keep one way"
@@ -115,8 +116,8 @@ class Command:
                     num_reports += 1
                     if num_reports == 1 and by != PRINTED:
                         print(f"tuner: reports come by {by}", flush=True)
-                    saved, sent = "" if waits and waits.is_late else kept.changed(), waits.checkpoint if waits else ""
-                    if saved and (sent or not waits):
+                    saved, sent = kept.changed(), waits.checkpoint if waits else ""
+                    if saved and (sent or by in WAYS[NUM_THAT_WAIT:]):
                         raise RuntimeError(TWO_CHECKPOINTS if sent else MUST_WAIT)
                     saved = saved or sent
                     tune.report(found, checkpoint=tune.Checkpoint.from_directory(saved) if saved else None)

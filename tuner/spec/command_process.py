@@ -66,7 +66,7 @@ class Sent:
         try:
             told = json.loads(text)
             self.metrics, self.by = dict(told["metrics"]), str(told["by"])
-            self.checkpoint, self.is_late = str(told["checkpoint"] or ""), told["checkpoint"] is False
+            self.checkpoint = str(told["checkpoint"] or "")
         except (KeyError, TypeError, RecursionError) as error:
             raise ValueError("no report") from error
         self._connection = connection

@@ -153,9 +153,8 @@ class Options:
     """Fail a trial that sends no report for this time, even if it waits for a disk: 90s, 30m, 2h. Empty = no limit."""
     max_failures: int = row(2, TRIAL, bounds=(0, 1_000_000), on_resume=True, http="start")
     """How often to retry a trial from its last checkpoint after its worker was lost (killed, node gone). 0 = never."""
-    keep_checkpoints: int = row(0, TRIAL, bounds=(0, 1_000_000), on_resume=True, http="start")
-    """How many checkpoints of a trial stay: this many of the best, and the newest. 0 = all; of a Task, the best one and
-    the newest."""
+    keep_checkpoints: int = row(0, TRIAL, bounds=(0, 1), on_resume=True, http="start")
+    """Which checkpoints of a trial stay. 1 = the best and the newest, as those of a Task do; 0 = all."""
     seed: int = row(0, SETTINGS, bounds=(0, 2**32 - 1), http="start")
     """Seed. The same seed repeats the settings of grid, and of random without --prior; with one trial at a time on a
     CPU, all results."""

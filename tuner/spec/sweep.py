@@ -273,7 +273,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     while todo:  # an alias may repeat, or contain itself
         each = todo.pop()
         todo += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
-        if (num_values := num_values + 1) > MOST_VALUES:
+        num_values += 1
+        if num_values + len(todo) > MOST_VALUES:
             raise ValueError(f"declares more than {MOST_VALUES:,} values")
     return _mapping(sweep, "the file")
 

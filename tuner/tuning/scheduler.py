@@ -216,9 +216,10 @@ class SearchScheduler(TrialScheduler):
             self._journal.write("trial_failed", trial.trial_id, error=end.reason, kind="user", will_retry=False)
         # A search that is being stopped also ends trials early, so their length tells nothing.
         elif end.reason == RETURNED and not (self._stopper.reason or confirms(trial)):
-            if 0 < (length := self.trained(trial.trial_id, epochs)) < self.max_epochs:
+            length = self.trained(trial.trial_id, epochs)
+            if 0 < length < self.max_epochs and not self._ends_by_itself:
                 self.learn_length(tune_controller, trial.trial_id, length)
-            elif length and self._ends_by_itself:
+            elif length >= self.max_epochs and self._ends_by_itself:
                 end = TrialEnd(end.status, f"{TRAINED} {self.max_epochs} epochs")
         self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
         if not isinstance(tune_controller, ReplayController):  # only a resume continues a trial that has ended

@@ -20,7 +20,7 @@ from wrapt import when_imported
 
 from tuner.engine.processes.child import program
 from tuner.engine.processes.client import Shared
-from tuner.engine.processes.forked import starter
+from tuner.engine.processes.forked import starter, tell_service
 from tuner.engine.processes.threads import limit_threads
 from tuner.engine.workers.own_folder import own_folder
 from tuner.engine.workers.reports import CHILD, Reporter, begin_reports, begin_saves, explained
@@ -169,7 +169,16 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
                 trial.held["the command"] = given  # its words have the values
                 own = {"cpus": spec.cpus, "gpus": spec.gpus}
                 with session_folder() as folder:
-                    return function(given, [experiment.compared.metric, *names], Path(folder), own, start)
+
+                    def look() -> dict[str, Any]:
+                        tell_service(Path(folder))
+                        return trial.look()
+
+                    reporter.look = look
+                    try:
+                        return function(given, [experiment.compared.metric, *names], Path(folder), own, start)
+                    finally:
+                        tell_service(Path(folder))  # a program that prints its reports has written it at its end
             output = function(given) if takes_config(function) else function()
         except Ended as ended:
             output = ended.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import io
 import os
 import pickle
@@ -208,6 +209,15 @@ def tell_threads() -> None:
         print(f"the program has returned; waiting for its threads {', '.join(left)}", file=sys.stderr, flush=True)
 
 
+def flush_files() -> None:
+    """Flush open files, as Python does when it frees them; the service's own are not among the objects found."""
+    kinds = io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom
+    for each in gc.get_objects():
+        if type(each) in kinds:  # `isinstance` would ask a lazy object for its class
+            with contextlib.suppress(Exception):
+                each.flush()
+
+
 @contextlib.contextmanager
 def program() -> Iterator[None]:
     """Do at the end of a `with` block what Python does at its own: wait for threads, run exit handlers, close files.
@@ -220,7 +230,7 @@ def program() -> Iterator[None]:
         if not ray.is_initialized():
             atexit.unregister(worker.shutdown)  # it takes 45 ms
         main = vars(sys.modules["__main__"])
-        at_end = threading._shutdown, atexit._run_exitfuncs, main.clear, sys.stdout.flush, sys.stderr.flush  # type: ignore[attr-defined]
+        at_end = threading._shutdown, atexit._run_exitfuncs, main.clear, flush_files, sys.stdout.flush, sys.stderr.flush  # type: ignore[attr-defined]
         for step in (tell_threads, *at_end):  # an interrupt ends one step, and no other
             with contextlib.suppress(BaseException):
                 step()

@@ -20,6 +20,7 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import SourceFileLoader
 from multiprocessing.connection import Connection
@@ -60,6 +61,8 @@ class Spare:
             try:
                 self.channel.close()
                 run(theirs)
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(70)  # `run` does not return
         theirs.close()
@@ -75,6 +78,8 @@ class Spare:
         is_file = bool(arguments) and arguments[0].endswith(".py") and os.path.isfile(arguments[0])
         with self.channel:
             if not is_file and not (len(arguments) > 1 and arguments[0] == "-m"):
+                self.channel.close()
+                os.waitpid(self.pid, 0)
                 return subprocess.Popen(words, env=env, **options)
             (out, to_out), (err, to_err) = pipes = os.pipe(), os.pipe()
             with Connection(os.dup(self.channel.fileno())) as connection:
@@ -82,14 +87,14 @@ class Spare:
             for _, end in pipes:
                 socket.send_fds(self.channel, [b"f"], [end])
                 os.close(end)
-        return Forked(self.pid, out, err, Path(env[VARIABLE], MODULES))
+        return Forked(self.pid, out, err)
 
 
 class Forked:
     """A running program: what commands use of `subprocess.Popen`."""
 
-    def __init__(self, pid: int, out: int, err: int, modules: Path) -> None:
-        self.pid, self._modules = pid, modules
+    def __init__(self, pid: int, out: int, err: int) -> None:
+        self.pid = pid
         self.returncode: int | None = None
         self.stdout, self.stderr = (open(fd, "rb", buffering=0) for fd in (out, err))
 
@@ -101,17 +106,22 @@ class Forked:
             os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> int | None:
-        """Wait for the end, and tell the service what the program has imported, so that later ones start faster."""
-        code = self._reaped(0)
-        with contextlib.suppress(OSError, ValueError):  # it ended before its first report
-            child.to_caller.send_bytes(pickle.dumps((child.MODULES, *json.loads(self._modules.read_text()))))
-        return code
+        return self._reaped(0)
 
     def _reaped(self, options: int) -> int | None:
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, options)
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
+
+
+def tell_service(folder: Path) -> None:
+    """In the trial's process: tell the service what the program of a trial's `folder` has imported by its first report.
+
+    Programs that start later find it imported.
+    """
+    with contextlib.suppress(OSError, ValueError):  # there is no program, or it has not reported
+        child.to_caller.send_bytes(pickle.dumps((child.MODULES, *json.loads((folder / MODULES).read_text()))))
 
 
 def run(channel: socket.socket) -> NoReturn:
@@ -148,7 +158,8 @@ def forget(folder: str, paths: Sequence[str]) -> None:
     sys.path[:] = [each for each in sys.path if each not in others and not each.startswith(RAY)]
     for name, module in list(sys.modules.items()):
         file = str(child.attributes_of(module).get("__file__"))
-        if file.startswith(f"{folder}/") and "-packages/" not in file and not file.startswith(f"{PACKAGE}/"):
+        is_theirs = name.partition(".")[0] not in sys.stdlib_module_names and "-packages/" not in file
+        if is_theirs and file.startswith(f"{folder}/") and not file.startswith(f"{PACKAGE}/"):
             del sys.modules[name]
 
 
@@ -173,7 +184,7 @@ def tell_modules() -> None:
 def run_file(arguments: list[str]) -> None:
     path = os.path.abspath(arguments[0])
     sys.argv = arguments
-    sys.path.insert(0, os.path.dirname(os.path.realpath(path)))
+    begin_in(os.path.dirname(os.path.realpath(path)))
     main = sys.modules["__main__"] = ModuleType("__main__")
     vars(main).update(__file__=path, __loader__=SourceFileLoader("__main__", path), __builtins__=builtins)
     exec(compile(Path(path).read_bytes(), path, "exec", dont_inherit=True), vars(main))
@@ -182,8 +193,21 @@ def run_file(arguments: list[str]) -> None:
 def run_module(arguments: list[str]) -> None:
     _, name, *rest = arguments
     sys.argv = ["-m", *rest]
-    sys.path.insert(0, os.getcwd())
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
+    begin_in(os.getcwd())
+    sys.modules["__main__"] = ModuleType("__main__")
+    runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # `run_module` would take `__main__` back at its end
+
+
+def begin_in(folder: str) -> None:
+    """Let imports begin in a folder: its modules hide others of their names, also those that are imported already."""
+    sys.path.insert(0, folder)
+    own = {entry.name.removesuffix(".py") for entry in os.scandir(folder) if is_module(entry)} - sys.stdlib_module_names
+    for name in [each for each in sys.modules if each.partition(".")[0] in own]:
+        del sys.modules[name]
+
+
+def is_module(entry: os.DirEntry[str]) -> bool:
+    return entry.name.endswith(".py") or os.path.isfile(os.path.join(entry.path, "__init__.py"))
 
 
 def exit_code(run: Callable[[list[str]], None], arguments: list[str]) -> int:

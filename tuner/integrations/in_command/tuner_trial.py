@@ -32,8 +32,7 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
     Args:
         metrics: name -> number or text; numpy's and torch's numbers, too. Empty = no report yet, but `by` will report,
             so that ways of lower order are ignored.
-        checkpoint: a folder, whose files the search copies; None = the trial's own folder, if that has changed; False =
-            none, because the training has gone on since then.
+        checkpoint: a folder, whose files the search copies; None = the trial's own folder, if that has changed.
         by: what reports, for messages.
 
     Raises:
@@ -43,7 +42,7 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
     folder = os.environ.get(VARIABLE)
     if not folder or _rank() != 0:
         return
-    path = os.path.abspath(checkpoint) if checkpoint else checkpoint
+    path = checkpoint and os.path.abspath(checkpoint)
     text = json.dumps({"metrics": dict(metrics), "checkpoint": path, "by": by}, default=_number)
     if len(text) >= MOST_BYTES:
         raise ValueError(f"the report has {len(text):,} bytes; report less than {MOST_BYTES:,}")
