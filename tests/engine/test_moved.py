@@ -11,7 +11,7 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter
 from ray.tune.search.optuna import OptunaSearch
 
 from tuner.engine.controller.trials import population_of
-from tuner.engine.moved import MOST_REPORTS, read_tuner
+from tuner.engine.moved import BEST, MOST_REPORTS, read_tuner
 from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import parameters
@@ -57,14 +57,14 @@ def test_what_a_tuner_declares_becomes_the_space_and_its_options(of):
     assert (space.grace_period, space.reduction_factor) == (3, 3)
     assert space.stop == {"accuracy": 0.9} and space.callbacks == [callback] and space.constants == {"steps": 5}
     assert found.options["scheduler"] == "asha" and found.options["searcher"] == "random"
-    assert found.options["time_budget"] == "120s" and not found.notes
+    assert found.options["time_budget"] == "120s" and found.notes == (BEST,)
 
 
 def test_a_tuner_without_limits_is_told(of):
     found = of()
     assert found.options["scheduler"] == "fifo" and found.space.max_epochs == MOST_REPORTS
-    assert "nothing limits the reports" in found.notes[0]
-    assert not of(options={"max_epochs": 3}).notes
+    assert "nothing limits the reports" in found.notes[1]
+    assert of(options={"max_epochs": 3}).notes == (BEST,)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,64 @@ def test_searchers_their_points_and_their_limit(of):
     assert found.options["searcher"] == "optuna" and found.options["max_concurrent_trials"] == 3
     assert found.space.points == [{"x": 0.5}]
     assert of(search_alg=BasicVariantGenerator(points_to_evaluate=[{"x": 0.1}])).space.points == [{"x": 0.1}]
+
+
+def test_the_metric_may_be_the_schedulers_or_the_searchers(of):
+    scheduler = schedulers.ASHAScheduler(metric="score", mode="max")
+    for part in (dict(scheduler=scheduler), dict(search_alg=OptunaSearch(metric="score", mode="max"))):
+        found = of(metric=None, mode=None, **part)
+        assert (found.space.metric, found.space.mode) == ("score", "max")
+
+
+def test_failures_checkpoints_and_the_folder_are_the_tuners(of, tmp_path):
+    run = dict(
+        failure_config=tune.FailureConfig(max_failures=-1), checkpoint_config=tune.CheckpointConfig(num_to_keep=2)
+    )
+    found = of(run=run)
+    assert found.options["max_failures"] == 1_000_000 and found.options["keep_checkpoints"] == 2
+    assert found.options["results"] == str(tmp_path)
+    assert "is retried after the loss of its process, but not after an error" in found.notes[1]
+    assert "keep_checkpoints" not in of(run=run, options={"scheduler": "pbt"}).options
+    assert not {"max_failures", "keep_checkpoints"} & of().options.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        (dict(trial_name_creator=str, run=dict(name="n", log_to_file=True, verbose=0)),
+         "not used: TuneConfig trial_name_creator; RunConfig name, verbose, log_to_file"),
+        (dict(run=dict(sync_config=tune.SyncConfig(sync_artifacts=True),
+                       failure_config=tune.FailureConfig(fail_fast=True),
+                       checkpoint_config=tune.CheckpointConfig(1, "acc", checkpoint_at_end=True))),
+         "not used: SyncConfig sync_artifacts; FailureConfig fail_fast; "
+         "CheckpointConfig checkpoint_score_attribute, checkpoint_at_end"),
+        (dict(run=dict(checkpoint_config=tune.CheckpointConfig(2, "loss"))), None),
+        (dict(scheduler=schedulers.ASHAScheduler(brackets=2, max_t=9)), "not used: AsyncHyperBandScheduler brackets"),
+        (dict(scheduler=schedulers.ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3)), None),
+        (dict(scheduler=schedulers.MedianStoppingRule(grace_period=9)),
+         "MedianStoppingRule counts time_total_s; here its counterpart counts reports"),
+        (dict(scheduler=schedulers.MedianStoppingRule(grace_period=9)), "not used: MedianStoppingRule grace_period"),
+        (dict(search_alg=OptunaSearch(seed=3)), "of OptunaSearch only the kind, points_to_evaluate and max_concurrent"),
+        (dict(mode="min", run=dict(stop={"loss": 0.25})),
+         "stop={'loss': 0.25} ends a trial at or below this; Ray would at or above it"),
+        (dict(run=dict(stop={"loss": 0.25})), None),  # mode max
+    ],
+)  # fmt: skip
+def test_what_a_search_does_not_use_of_a_tuner_is_said(of, given, note):
+    """Ray's defaults, and what is used, are not named."""
+    notes = [each for each in of(options={"max_epochs": 3}, **given).notes if each != BEST]
+    assert any(each.startswith(note) for each in notes) if note else not notes
+
+
+def test_a_basic_search_may_limit_its_trials(of):
+    assert of(search_alg=BasicVariantGenerator(max_concurrent=3)).options["max_concurrent_trials"] == 3
+
+
+def test_a_restored_tuner_is_refused(of, monkeypatch):
+    made = tune.Tuner(train, param_space=SPACE, tune_config=tune.TuneConfig(metric="loss", mode="min"))
+    made._local_tuner._is_restored = True
+    with pytest.raises(RequestError, match=r"Ray has run a part of its trials: Tuner.restore\(...\).fit\(\) continues"):
+        read_tuner(made, {})
 
 
 def test_resources(of):
@@ -141,6 +199,10 @@ def test_domains_in_lists_and_tuples_are_searched_and_reach_the_function_there(o
         (dict(search_alg=Namespace(searcher=1)), "no searcher Namespace: give another, as search(tuner, searcher='"),
         (dict(scheduler=CHANGING), "no scheduler ResourceChangingScheduler: give another"),
         (dict(run={"stop": STOPPER}), "stop=MaximumIterationStopper, which tuner cannot use: limit the reports"),
+        (
+            dict(run={"stop": {"time_total_s": 60}}),
+            "ends trials by time_total_s, which Ray measures: limit the reports",
+        ),
     ],
 )
 def test_what_tuner_does_not_have_is_refused(of, given, text):
@@ -152,7 +214,7 @@ def test_the_callers_options_take_precedence(of):
     assert of(metric=None, mode=None, options={"metric": "loss", "mode": "max"}).space.mode == "max"
     of(scheduler=CHANGING, options={"scheduler": "asha"})
     limited = of(run={"stop": STOPPER}, options={"max_epochs": 5})
-    assert limited.notes == ("stop=MaximumIterationStopper is not used",)
+    assert limited.notes == (BEST, "stop=MaximumIterationStopper is not used")
 
 
 def test_a_metric_that_ends_trials_may_have_a_slash_in_its_name(of):

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, get_args
 
 from ray import tune
+from ray.train.constants import DEFAULT_STORAGE_PATH
 from ray.tune.search.sample import Domain
 
 from tuner.errors import RequestError
-from tuner.record.report_keys import EPOCH
+from tuner.record.report_keys import EPOCH, RAY_KEYS
 from tuner.spec.domains import is_constant, is_grid
 from tuner.spec.experiment import SchedulerName, SearcherName
 from tuner.spec.script_text import MOST_REPORTS
@@ -35,6 +37,16 @@ SCHEDULERS = {
     "MedianStoppingRule": "median",
     "PopulationBasedTraining": "pbt",
 }
+USED = {  # arguments that the search uses, by scheduler; it also uses the metric and the mode
+    "asha": "max_t grace_period reduction_factor",
+    "hyperband": "max_t reduction_factor",
+    "bohb": "max_t reduction_factor",
+    "median": "grace_period",
+    "pbt": "perturbation_interval hyperparam_mutations",
+}
+GENERATED = re.compile(r"_\d{4}(-\d\d){2}_\d\d(-\d\d){2}$")  # the end of the name that Ray gives to a run without one
+MAX_FAILURES = 1_000_000  # for Ray's -1, which has no limit
+BEST = 'the best report of a trial counts, as in get_best_result(scope="all"); Ray\'s default compares the last reports'
 
 
 class TunerRequest(NamedTuple):
@@ -49,26 +61,37 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     """Reads a Tuner that has not run; raises no error for a part that the caller's `options` replace.
 
     Raises:
-        RequestError: no metric; no parameters; only a stopper limits reports; tuner lacks the searcher or scheduler.
+        RequestError: no metric; no parameters; only a stopper or Ray's time limits reports; tuner lacks the searcher or
+            scheduler; Ray has run a part of the Tuner's trials.
         ValueError: the Space refuses what the Tuner declares.
     """
     parts = ray_tuner._local_tuner
     config, run = parts._tune_config, parts._run_config
-    if not (config.metric or "metric" in options):
+    if parts._is_restored:
+        raise RequestError("Ray has run a part of its trials: Tuner.restore(...).fit() continues them")
+    searcher, limit = config.search_alg, getattr(config.search_alg, "max_concurrent", 0)
+    if type(searcher).__name__ == "ConcurrencyLimiter":
+        searcher = searcher.searcher
+    metric, mode = (_goal(name, config, searcher) or options.get(name) for name in ("metric", "mode"))
+    if not metric:
         raise RequestError('the Tuner names no metric: give one, as search(tuner, metric="loss", mode="min")')
     if not parts.param_space:
         raise RequestError(
             "the Tuner has no param_space: write there what its search_alg searches, with tune.uniform and the like"
         )
-    searcher, limit = config.search_alg, 0
-    if type(searcher).__name__ == "ConcurrencyLimiter":
-        searcher, limit = searcher.searcher, searcher.max_concurrent
     own = _scheduling(config.scheduler)
     stop, stopper = run.stop or {}, ""
     if not isinstance(stop, Mapping):
         stop, stopper = {}, getattr(stop, "__name__", type(stop).__name__)
     stop = {name: value for name, value in stop.items() if name != "done"}  # a class's `done` ends a trial anyway
-    notes = [f"stop={stopper} is not used"] if stopper else []
+    if "stop" not in options and (of_ray := RAY_KEYS.intersection(stop) - {EPOCH}):
+        raise RequestError(
+            f"the Tuner ends trials by {min(of_ray)}, which Ray measures: limit the reports, as "
+            f'search(tuner, max_epochs=100), or the time of the whole search, as time_budget="30m"'
+        )
+    notes = [BEST, *([f"stop={stopper} is not used"] if stopper else []), *_unused(config, run, metric, searcher)]
+    if mode == "min" and metric in stop:
+        notes += [f"stop={{{metric!r}: {stop[metric]:g}}} ends a trial at or below this; Ray would at or above it"]
     epochs = [number for number in (stop.pop(EPOCH, None), own.pop("max_epochs", None)) if number]
     if not epochs and "max_epochs" not in options:
         if stopper:
@@ -81,8 +104,8 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     space = Space(
         params=_declared(parts.param_space),
         train=_passing(parts.trainable, parts.param_space),
-        metric=config.metric or options["metric"],
-        mode=config.mode or options.get("mode", "min"),
+        metric=metric,
+        mode=mode or "min",
         num_samples=max(1, config.num_samples),
         max_epochs=int(min(epochs, default=MOST_REPORTS)),
         points=points if isinstance(points, list) else (),
@@ -93,11 +116,63 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     own |= _resources(parts.trainable, parts.param_space)
     own["searcher"] = _counterpart(searcher, SEARCHERS, "searcher", get_args(SearcherName), options)
     own["scheduler"] = _counterpart(config.scheduler, SCHEDULERS, "scheduler", get_args(SchedulerName), options)
+    if run.storage_path != DEFAULT_STORAGE_PATH:
+        own["results"] = run.storage_path
+    if most := run.failure_config.max_failures:
+        own["max_failures"] = most if most > 0 else MAX_FAILURES
+    if run.checkpoint_config.num_to_keep and "pbt" not in (own["scheduler"], options.get("scheduler")):
+        own["keep_checkpoints"] = run.checkpoint_config.num_to_keep
     own["num_samples"] = max(0, config.num_samples)  # Ray's -1 is without a limit: a budget ends such a search
     own["max_concurrent_trials"] = config.max_concurrent_trials or limit
     if budget := config.time_budget_s:
         own["time_budget"] = f"{budget.total_seconds() if isinstance(budget, timedelta) else budget:g}s"
     return TunerRequest(space, own, tuple(notes))
+
+
+def _goal(name: str, config: tune.TuneConfig, searcher: Any) -> Any:
+    """Returns the metric or the mode, which may be an argument of the TuneConfig, the scheduler or the searcher."""
+    parts = config.scheduler, searcher
+    return getattr(config, name) or next(filter(None, (getattr(part, f"_{name}", None) for part in parts)), None)
+
+
+def _unused(config: tune.TuneConfig, run: tune.RunConfig, metric: str, searcher: Any) -> Iterator[str]:
+    """Yields notes on arguments that the search ignores, or uses in another way than Ray."""
+    kept, scheduler, counts = run.checkpoint_config, config.scheduler, _counts_reports(config.scheduler)
+    used = USED.get(SCHEDULERS.get(type(scheduler).__name__, ""), "") if counts else "hyperparam_mutations"
+    by_metric = " checkpoint_score_attribute checkpoint_score_order" * (kept.checkpoint_score_attribute == metric)
+    named = " name" * bool(GENERATED.search(run.name or ""))
+    parts = (
+        (config, "metric mode search_alg scheduler num_samples max_concurrent_trials time_budget_s reuse_actors"),
+        (run, f"storage_path failure_config checkpoint_config sync_config stop callbacks{named}"),
+        (run.sync_config, ""),
+        (run.failure_config, "max_failures"),
+        (kept, f"num_to_keep{by_metric}"),
+        (scheduler, f"metric mode {used}"),
+    )
+    changed = [(type(part).__name__, ", ".join(_changed(part, used.split()))) for part, used in parts]
+    if unused := "; ".join(f"{kind} {names}" for kind, names in changed if names):
+        yield f"not used: {unused}"
+    if not counts:
+        yield f"{type(scheduler).__name__} counts {scheduler._time_attr}; here its counterpart counts reports"
+    if searcher is not None:
+        yield f"of {type(searcher).__name__} only the kind, points_to_evaluate and max_concurrent are used"
+    if run.failure_config.max_failures:
+        yield "max_failures: a trial is retried after the loss of its process, but not after an error of its function"
+
+
+def _changed(part: Any, used: Sequence[str]) -> list[str]:
+    """Returns the arguments of an object that are not their defaults, without the `used` ones."""
+    names = []
+    for name, parameter in inspect.signature(type(part)).parameters.items() if part is not None else ():
+        value = getattr(part, f"_{name}", getattr(part, name, parameter.default))
+        value = len(value) if name == "brackets" else value
+        if name not in used and name != "time_attr" and value != parameter.default:
+            names.append(name)
+    return names
+
+
+def _counts_reports(scheduler: Any) -> bool:
+    return getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else it counts, for example, seconds
 
 
 def _counterpart(
@@ -115,7 +190,7 @@ def _counterpart(
 def _scheduling(scheduler: Any) -> dict[str, Any]:
     """Returns a known scheduler's arguments as fields of a Space or options; if it counts no epochs, only mutations."""
     kind = SCHEDULERS.get(type(scheduler).__name__)
-    counted = getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else it counts, for example, seconds
+    counted = _counts_reports(scheduler)
     if kind == "pbt":
         mutations = {name: _domain(value) for name, value in scheduler._hyperparam_mutations.items()}
         every = {"perturbation_interval": int(scheduler._perturbation_interval)} if counted else {}

@@ -18,6 +18,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
+from tuner.record.report_keys import REFUSED
 from tuner.spec import domains, script_text
 from tuner.spec.script import Ended, check_declared, running
 from tuner.spec.space_objects import names_in, used
@@ -99,10 +100,12 @@ class StudyOfTrial(optuna.Study):
     def optimize(self, func: Callable[[Any], Any], *arguments: Any, **options: Any) -> NoReturn:
         trial = self.ask()
         try:
-            value = trial.left_of(func(trial))
+            value = trial.with_attributes(trial.left_of(func(trial)))
         except optuna.TrialPruned:
             trial.send()
             value = None
+        if value is None and not trial._sent:
+            raise ValueError("the objective ends without a value: it returns None, or prunes before it reports")
         raise Ended(value)
 
     def ask(self, fixed_distributions: Mapping[str, Any] | None = None) -> ReportingTrial:
@@ -114,7 +117,7 @@ class StudyOfTrial(optuna.Study):
 
     def tell(self, trial: Any, values: Any = None, state: Any = None, **options: Any) -> NoReturn:
         """Reports the trial's value and ends the script."""
-        raise Ended(trial.left_of(values))
+        raise Ended(trial.with_attributes(trial.left_of(values)))
 
     def enqueue_trial(self, *arguments: Any, **options: Any) -> None:
         """Does nothing; to choose the parameters of the first trials, give the space `points=`."""
@@ -168,6 +171,14 @@ class ReportingTrial(optuna.trial.FixedTrial):
             self._sent, self._waiting = (*self._sent, self._waiting), None
             trial = running()
             tune.report({trial.compared if trial else DEFAULT_METRIC: self._sent[-1]})
+
+    def with_attributes(self, value: Any) -> Any:
+        """Returns the last report with the trial's constraints and its user attributes that are numbers."""
+        trial, attributes = running(), {**self.user_attrs, **self.constraints}
+        numbers = {k: v for k, v in attributes.items() if isinstance(v, (int, float)) and k not in REFUSED}
+        if not (trial and numbers) or value is None or isinstance(value, (tuple, list)):
+            return value
+        return {**numbers, **(value if isinstance(value, dict) else {trial.metric: value})}
 
     def left_of(self, value: Any) -> Any:
         """Returns what is still to be reported after the objective returned `value`, or None; sends an older report.

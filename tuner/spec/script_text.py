@@ -18,6 +18,10 @@ CONSTANT = (ast.Constant, ast.UnaryOp, ast.BinOp, ast.List, ast.Tuple, ast.opera
 # Functions of dataclasses, pydantic and typer whose first argument or `default=` is a field's default value.
 FIELDS = ("field", "Field", "Option", "Argument")
 INTERMEDIATE = "intermediate_value"  # the metric that an Optuna objective reports for the pruner
+OPTIMIZE = ("func", "n_trials", "timeout", "n_jobs", "catch", "callbacks")  # arguments of Study.optimize, in order
+# What a search does not use of a study: arguments, with their default values, and methods.
+UNUSED = {"storage": None, "sampler": None, "pruner": None, "timeout": None, "n_jobs": 1, "callbacks": None}
+UNUSED_METHODS = ("enqueue_trial", "add_trial", "add_trials")
 DIRECTIONS = {"minimize": "min", "maximize": "max", "none": "min"}
 COMMAND = "command"  # the parameter that names the subcommand of a script with click or typer
 CONFIG_FILES = ("yaml", "yml", "json", "toml", "ini", "cfg", "conf", "txt")  # kinds that a script may read
@@ -208,6 +212,8 @@ def of_study(source: str, path: object, beside: Iterable[str] = (), mode: Any = 
     if not created:
         return {}
     given = {each.arg: _literal(each.value) for node in (*created, *optimized) for each in node.keywords}
+    for call in optimized:
+        given |= dict(zip(OPTIMIZE, map(_literal, call.args), strict=False))
     if isinstance(several := given.get("directions"), (list, tuple)) and len(several) > 1:
         raise RequestError(
             f"the study has {len(several)} objectives ({path}, line {created[0].lineno}), but a search has one metric: "
@@ -232,7 +238,21 @@ def of_study(source: str, path: object, beside: Iterable[str] = (), mode: Any = 
     reports = any(map(reports_to_pruner, (source, *beside)))
     # What the objective reports is for the pruner; as in Optuna, only what it returns is its value.
     pruning = {"prune_by": INTERMEDIATE, "prune_mode": mode} if reports else {}
-    return {"metric": "value", "mode": mode, **pruning, **trials}
+    keys = [_literal(node.args[0]) for node in _calls(tree, "set_constraint") if node.args]
+    constraints = {"constraints": {key: "<= 0" for key in keys if isinstance(key, str)}} if keys else {}
+    unused = [name for name, default in UNUSED.items() if given.get(name, default) != default]
+    unused += [name for name in UNUSED_METHODS if any(_calls(tree, name))]
+    notes = [f"not used of the study: {', '.join(unused)}; see docs/moving.md"] if unused else []
+    if num_trials is not None and not trials:
+        notes += [f"n_trials={num_trials} is known only when the script runs: --num-samples is the number of trials"]
+    if any(
+        each.arg == "constraints_func"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for each in node.keywords
+    ):
+        notes += ["constraints_func is not used, so the answer may violate it: call trial.set_constraint(name, value)"]
+    return {"metric": "value", "mode": mode, "notes": notes, **pruning, **trials, **constraints}
 
 
 def line_that_sets(path: Path, name: str, value: str) -> tuple[Path, int] | None:
