@@ -130,6 +130,9 @@ def test_failures_checkpoints_and_the_folder_are_the_tuners(of, tmp_path):
          "not used: SyncConfig sync_artifacts; FailureConfig fail_fast; "
          "CheckpointConfig checkpoint_score_attribute, checkpoint_at_end"),
         (dict(run=dict(checkpoint_config=tune.CheckpointConfig(2, "loss"))), None),
+        (dict(run=dict(checkpoint_config=tune.CheckpointConfig(2)),
+              scheduler=schedulers.PopulationBasedTraining("training_iteration", hyperparam_mutations={"x": [1]})),
+         "not used: CheckpointConfig num_to_keep"),
         (dict(scheduler=schedulers.ASHAScheduler(brackets=2, max_t=9)), "not used: AsyncHyperBandScheduler brackets"),
         (dict(scheduler=schedulers.ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3)), None),
         (dict(scheduler=schedulers.MedianStoppingRule(grace_period=9)),

@@ -105,6 +105,41 @@ def test_a_stopped_trial_goes_on_as_the_unbroken_one(name, trial, tmp_path, capf
     assert "it/s" not in "".join(capfd.readouterr())
 
 
+@HUGGING_FACE
+def test_the_best_model_is_loaded_at_the_end_also_after_a_resume(trial, tmp_path):
+    import torch
+    import transformers
+
+    from tuner.integrations.transformers import TunerCallback
+
+    class Line(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(4, 1)
+
+        def forward(self, x, labels):
+            return {"loss": torch.nn.functional.mse_loss(self.net(x), labels), "logits": self.net(x)}
+
+    def train(config):
+        transformers.set_seed(5)
+        data = [{"x": x, "labels": x.sum(0, keepdim=True)} for x in torch.randn(64, 4)]
+        each_epoch = dict(eval_strategy="epoch", save_strategy="epoch", load_best_model_at_end=True)
+        steps = dict(num_train_epochs=4, learning_rate=0.9, lr_scheduler_type="constant", optim="sgd", use_cpu=True)
+        args = transformers.TrainingArguments(str(tmp_path / "out"), **each_epoch, **steps)
+        parts = {"train_dataset": data, "eval_dataset": data, "callbacks": [TunerCallback()]}
+        trainer = transformers.Trainer(model=Line(), args=args, **parts)
+        trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
+        ends.append(trainer.evaluate()["eval_loss"])
+
+    ends = []
+    whole, saved = trial.run(train, {})
+    losses = [report["eval_loss"] for report in whole]
+    assert ends == [min(losses)] and losses.index(min(losses)) < 2, losses
+    for checkpoint in saved:
+        trial.run(train, {}, checkpoint)
+    assert ends == [min(losses)] * 5
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_trial_resumes_from_an_object_store(name, trial):
     from pyarrow.fs import LocalFileSystem, SubTreeFileSystem

@@ -138,7 +138,8 @@ def _goal(name: str, config: tune.TuneConfig, searcher: Any) -> Any:
 def _unused(config: tune.TuneConfig, run: tune.RunConfig, metric: str, searcher: Any) -> Iterator[str]:
     """Yields notes on arguments that the search ignores, or uses in another way than Ray."""
     kept, scheduler, counts = run.checkpoint_config, config.scheduler, _counts_reports(config.scheduler)
-    used = USED.get(SCHEDULERS.get(type(scheduler).__name__, ""), "") if counts else "hyperparam_mutations"
+    kind = SCHEDULERS.get(type(scheduler).__name__, "")
+    used = USED.get(kind, "") if counts else "hyperparam_mutations"
     by_metric = " checkpoint_score_attribute checkpoint_score_order" * (kept.checkpoint_score_attribute == metric)
     named = " name" * bool(GENERATED.search(run.name or ""))
     parts = (
@@ -146,7 +147,7 @@ def _unused(config: tune.TuneConfig, run: tune.RunConfig, metric: str, searcher:
         (run, f"storage_path failure_config checkpoint_config sync_config stop callbacks{named}"),
         (run.sync_config, ""),
         (run.failure_config, "max_failures"),
-        (kept, f"num_to_keep{by_metric}"),
+        (kept, "" if kind == "pbt" else f"num_to_keep{by_metric}"),
         (scheduler, f"metric mode {used}"),
     )
     changed = [(type(part).__name__, ", ".join(_changed(part, used.split()))) for part, used in parts]

@@ -9,7 +9,9 @@ trainer.train(resume_from_checkpoint=TunerCallback.checkpoint())
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from transformers import TrainerCallback
@@ -21,6 +23,8 @@ from tuner.integrations import current_trial
 from tuner.training.options import Options, keep_changes, options_of, plain_options
 
 OPTIONS = "tuner.json"  # file in the Trainer's checkpoint: initial optimizer options, values of the arguments in PLACE
+BEST = "best"  # folder of the best model, also in a later checkpoint, if the Trainer loads it at the end
+NO_MODEL = ("optimizer*", "scheduler*", "rng_state*")  # files of a checkpoint that its model does not need
 SPEED = ("_runtime", "_per_second", "_jit_compilation_time")  # endings of the metrics of speed, which are not reported
 # A resumed Trainer computes its place in the data from these arguments. With other values it would repeat or skip
 # examples.
@@ -38,6 +42,7 @@ class TunerCallback(TrainerCallback):
         self._active = current_trial.trial_id() is not None
         self._training = False
         self._metrics: dict[str, Any] = {}
+        self._best_metric: float | None = None  # of the model in BEST
         self._own_options: Options | None = None
         if self._active:
             self._folder = current_trial.local_folder(self)
@@ -55,8 +60,10 @@ class TunerCallback(TrainerCallback):
     def on_init_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         vars(trainer_module).update(LOUD)
         if self._active:
+            self._output_dir = args.output_dir
             args.output_dir = str(self._folder.path)
-            args.save_strategy, args.load_best_model_at_end = SaveStrategy.NO, False
+            args.save_strategy = SaveStrategy.NO
+            args.load_best_model_at_end &= args.world_size == 1  # the other processes know no folder with the best
             args.restore_callback_states_from_checkpoint = True  # such as EarlyStoppingCallback's counter
             if parts.get("optimizer") is not None:
                 self._own_options = options_of([parts["optimizer"]])
@@ -75,6 +82,8 @@ class TunerCallback(TrainerCallback):
         folder = current_trial.checkpoint_folder()
         if folder is None or not (folder / OPTIONS).exists():  # or the script resumes from its own
             return
+        if args.load_best_model_at_end and state.best_metric is not None:
+            self._keep_best(state, folder / BEST if (folder / BEST).exists() else folder)
         saved = json.loads((folder / OPTIONS).read_text())
         for name in PLACE:
             if saved[name] != self._made[name]:
@@ -105,11 +114,25 @@ class TunerCallback(TrainerCallback):
         if self._training and self._metrics and state.is_world_process_zero:
             folder = self._folder.path / f"checkpoint-{state.global_step}"
             (folder / OPTIONS).write_text(json.dumps(self._made))
+            if args.load_best_model_at_end and state.best_metric != self._best_metric:
+                state.best_global_step = state.global_step  # the Trainer leaves it to its own saves
+                self._keep_best(state, folder)
+            elif args.load_best_model_at_end and (best := self._folder.path / BEST).exists():
+                shutil.copytree(best, folder / BEST)  # for a resume
             metrics, self._metrics = self._metrics, {}
             current_trial.report(metrics, self._folder, folder.name)
 
+    def _keep_best(self, state: Any, folder: Path) -> None:
+        """Copies the model of the best checkpoint, which the report removes, for `load_best_model_at_end`."""
+        self._folder.clear(BEST)
+        self._best_metric = state.best_metric
+        best = shutil.copytree(folder, self._folder.path / BEST, ignore=shutil.ignore_patterns(*NO_MODEL))
+        state.best_model_checkpoint = str(best)
+
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         self._training = False  # so that `trainer.evaluate` after the training is not reported
+        if self._active and not Path(self._output_dir).is_absolute():  # another trial would overwrite such a folder
+            args.output_dir = self._output_dir  # for `trainer.save_model()`, into the trial's own folder
 
 
 automatic = partial(
