@@ -106,7 +106,7 @@ def test_a_script_of_optuna(search_here, tmp_path, direction):
         assert ours.config == theirs.params
         assert [each["intermediate_value"] for each in steps] == [*theirs.intermediate_values.values()]
         assert last["value"] == theirs.value and last["room"] == theirs.constraints["room"]
-        assert last["square"] == theirs.user_attrs["square"]
+        assert last["user_attrs_square"] == theirs.user_attrs["square"]
     best = json.loads((done.folder / "best" / "config.json").read_text())
     assert best["config"] == study.best_params != POINTS[2] and int(best["trial"]) == study.best_trial.number
 

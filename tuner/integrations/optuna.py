@@ -18,7 +18,6 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from ray import tune
 from ray.tune.result import DEFAULT_METRIC
 
-from tuner.record.report_keys import REFUSED
 from tuner.spec import domains, script_text
 from tuner.spec.script import Ended, check_declared, running
 from tuner.spec.space_objects import names_in, used
@@ -173,9 +172,13 @@ class ReportingTrial(optuna.trial.FixedTrial):
             tune.report({trial.compared if trial else DEFAULT_METRIC: self._sent[-1]})
 
     def with_attributes(self, value: Any) -> Any:
-        """Returns the last report with the trial's constraints and its user attributes that are numbers."""
-        trial, attributes = running(), {**self.user_attrs, **self.constraints}
-        numbers = {k: v for k, v in attributes.items() if isinstance(v, (int, float)) and k not in REFUSED}
+        """Returns the last report with the trial's constraints and its user attributes that are numbers.
+
+        The attributes have the names of the columns in Optuna's `trials_dataframe`.
+        """
+        trial = running()
+        numbers = {f"user_attrs_{key}": each for key, each in self.user_attrs.items() if isinstance(each, (int, float))}
+        numbers |= self.constraints
         if not (trial and numbers) or value is None or isinstance(value, (tuple, list)):
             return value
         return {**numbers, **(value if isinstance(value, dict) else {trial.metric: value})}
