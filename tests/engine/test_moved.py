@@ -105,6 +105,9 @@ def test_the_metric_may_be_the_schedulers_or_the_searchers(of):
     for part in (dict(scheduler=scheduler), dict(search_alg=OptunaSearch(metric="score", mode="max"))):
         found = of(metric=None, mode=None, **part)
         assert (found.space.metric, found.space.mode) == ("score", "max")
+    several = dict(metric=["loss", "gain"], mode=["min", "max"])
+    found = of(metric=None, mode=None, search_alg=OptunaSearch(**several), run=dict(stop={"loss": 0.1}))
+    assert list(found.space.metric) == several["metric"] and list(found.space.mode) == several["mode"]
 
 
 def test_failures_checkpoints_and_the_folder_are_the_tuners(of, tmp_path):

@@ -123,7 +123,7 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
     if run.checkpoint_config.num_to_keep and "pbt" not in (own["scheduler"], options.get("scheduler")):
         own["keep_checkpoints"] = run.checkpoint_config.num_to_keep
     own["num_samples"] = max(0, config.num_samples)  # Ray's -1 is without a limit: a budget ends such a search
-    own["max_concurrent_trials"] = config.max_concurrent_trials or limit
+    own["max_concurrent_trials"] = config.max_concurrent_trials or limit or 0
     if budget := config.time_budget_s:
         own["time_budget"] = f"{budget.total_seconds() if isinstance(budget, timedelta) else budget:g}s"
     return TunerRequest(space, own, tuple(notes))
