@@ -19,12 +19,12 @@ from tuner.spec.command_process import METRICS, VARIABLE
 
 @dataclass
 class Steps:
-    """What a trial has logged since its last report, and what is known of its steps.
+    """Collects what a trial logs, and sends one report a step.
 
     The numbers of one step are one report. It is sent once the step has each number that an earlier step had, at the
     latest when another step begins or the trial ends; so the first step waits for the second. Numbers that are logged
-    without a step are sent at once. A report has each metric of `needed`; other numbers wait for it, and are part of
-    it.
+    without a step are sent once they have each metric of `needed`, as each report does. Other numbers wait for that
+    report, and are part of it.
 
     Args:
         needed: the metrics that the scheduler compares; each report has them.

@@ -1,8 +1,8 @@
-"""Makes a space of a command: each trial runs it with the trial's values in its words, and reads its output.
+"""Makes a space of a command: each trial runs it, without a shell, with the trial's values as arguments.
 
 A parameter takes the place of its name in braces: `python train.py --lr {lr}`. A parameter without a place is added as
-an option. A report is a line of the command's output: a JSON object that has the metric, or text that a regular
-expression matches. The command is executed without a shell.
+an option. The program reports by `tuner_trial`, a Trainer or a logger, or by printed lines: JSON objects that have the
+metric, or text that a regular expression matches. WAYS has their order.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ ESCAPED = r"\{\{([\w./-]+)\}\}"
 PLACE = rf"{ESCAPED}|\{{([\w./-]+)\}}"
 OWN = ("max_epochs", "cpus", "gpus", "checkpoint", "config")  # names in braces for which a trial has values of its own
 MUST_WAIT = (  # else the copy may be of the epoch after, or of half a file
-    "the command has saved a checkpoint, and goes on while its printed or logged report is read: report by "
+    "the command has saved a checkpoint, but its printed or logged reports do not say of which epoch it is: report by "
     "`tuner_trial.report(metrics)` in Python, or by the program `python -m tuner_trial '{\"loss\": 0.5}'`, which waits"
 )
-# What may report an epoch: of several that do, the first counts. `tuner_trial` is as `tune.report`.
+# What may report an epoch: of several that do, the first counts. `tuner_trial` ranks with `tune.report`.
 WAYS = "tune.report", "the Trainer", "Keras", "wandb.log", "MLflow", "TensorBoard", "printed lines"
-NUM_THAT_WAIT = 3  # of them: what such a program has saved by then belongs to its report
+NUM_WITH_CHECKPOINT = 3  # the first ones, which report when an epoch ends: what is saved by then belongs to it
 PRINTED = WAYS[-1]
 ONE_WAY = "each epoch would count twice; keep one way, or let {first} report first: what comes after it is left out"
 TWO_CHECKPOINTS = "the command saves in {checkpoint}, and reports another checkpoint, too: keep one way"
@@ -117,7 +117,7 @@ class Command:
                     if num_reports == 1 and by != PRINTED:
                         print(f"tuner: reports come by {by}", flush=True)
                     saved, sent = kept.changed(), waits.checkpoint if waits else ""
-                    if saved and (sent or by in WAYS[NUM_THAT_WAIT:]):
+                    if saved and (sent or by in WAYS[NUM_WITH_CHECKPOINT:]):
                         raise RuntimeError(TWO_CHECKPOINTS if sent else MUST_WAIT)
                     saved = saved or sent
                     tune.report(found, checkpoint=tune.Checkpoint.from_directory(saved) if saved else None)
@@ -129,7 +129,7 @@ class Command:
         finally:
             program.end(waits)
         if (code := program.process.returncode) == -signal.SIGKILL:
-            os.kill(os.getpid(), signal.SIGKILL)  # memory may have run out: so ends, and is retried, any other trial
+            os.kill(os.getpid(), signal.SIGKILL)  # as for lack of memory: a trial that ends so is retried
         if code:
             raise RuntimeError(f"the command {_ending(code)}; {_told(last)}")
         if not num_reports and not tune.get_checkpoint():  # a resumed one may have reported its last epoch before
@@ -169,7 +169,7 @@ class Command:
         return words
 
     def check_names(self, params: Mapping[str, Any]) -> None:
-        """Raise ValueError for names in braces that are none, if a parameter without a place has nearly this name."""
+        """Raise ValueError for a name in braces that misspells a parameter, or for `words=` that would add nothing."""
         known = [path.replace("/", ".") for path, _ in domains.leaves(params)]
         named = {match[2].replace("/", ".") for word in self.words for match in re.finditer(PLACE, word) if match[2]}
         left = [name for name in known if name not in named]
@@ -227,7 +227,7 @@ class Kept:
         folder.mkdir()
 
     def restore(self, checkpoint: Any) -> None:
-        """Put a checkpoint of Ray Tune, or nothing, into the folder."""
+        """Copy the trial's checkpoint into the folder, if there is one."""
         if checkpoint:
             with checkpoint.as_directory() as saved:
                 shutil.copytree(saved, self.folder, dirs_exist_ok=True)

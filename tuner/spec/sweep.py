@@ -36,10 +36,10 @@ NO_DOMAIN = "log_normal", "q_log_normal", "beta", "q_beta"  # distributions that
 
 @dataclass(frozen=True)
 class SweepCommand(Command):
-    """The function of a sweep's trials: W&B's macros for the parameters stand in `words`, and nothing is added."""
+    """The function of a sweep's trials: fills W&B's macros in `words`, and adds nothing."""
 
     def filled(self, config: Mapping[str, Any], own: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
-        """Return the words of a trial as W&B's agent writes them; the environment's variables only in the trial."""
+        """Return the words of a trial as W&B's agent writes them; `${envvar:...}` only in a trial: a plan is shown."""
         words, forms = list[str](), forms_of(config, own.get("config", "${args_json_file}"))
         for word in self.words:
             words += forms[match[1]] if (match := MACRO.fullmatch(word)) else [word]
@@ -235,7 +235,7 @@ def _rungs(sweep: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
         raise ValueError(f"{of}: max_iter={most}: must be at least eta={eta}")
     listed = ", ".join(map(str, reversed(bands)))
     notes.append(
-        f"{of}: W&B compares at epochs {listed}; asha also from {most} on, unless --max-epochs {most} ends trials"
+        f"{of}: W&B compares at epochs {listed}; asha begins at {bands[-1]} and multiplies by {eta}, until --max-epochs"
     )
     return {"scheduler": "asha", "grace_period": bands[-1], "reduction_factor": eta}
 

@@ -1,7 +1,7 @@
-"""Seals checkpoints whose content is code for a reader, so that only those of the user's own search are loaded.
+"""Seals checkpoints that have other objects than tensors, since loading them can run code.
 
 A folder of results may come from anywhere, and so may its journal: neither proves who wrote a file. The key does. It is
-made of a secret in the user's cache (`tuner.record.data_folders.seal_key`), and each trial gets it by KEY.
+made of a secret in the user's cache (`tuner.record.data_folders.seal_key`), and trials get it by the variable KEY.
 """
 
 from __future__ import annotations

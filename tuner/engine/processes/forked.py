@@ -1,14 +1,13 @@
 """Runs a command's Python program as a fork of a trial's process, which has imported what earlier trials imported.
 
-A new Python would first import torch. The program finds what it would find there: its own `__main__`, words, folder,
-environment and streams, and nothing of the trial.
+A new Python would first import torch. As in a new one, the program has its own `__main__`, arguments, folder,
+environment and streams. What the trial's process has imported stays imported, but modules of the search's own folder.
 """
 
 from __future__ import annotations
 
 import atexit
 import builtins
-import contextlib
 import importlib
 import json
 import os
@@ -44,9 +43,9 @@ ABOVE = PACKAGE, "<frozen runpy>", runpy.__file__  # of the calls that lead to t
 
 
 def starter(program: str) -> Callable[..., Any]:
-    """Return what starts a command, as `subprocess.Popen` does; call it before this process takes its trial's state.
+    """Return what starts a command, as `subprocess.Popen` does; call it before the trial has a reporter and a folder.
 
-    It forks if `program` is the Python of this environment.
+    It is `Popen` itself unless `program` is the Python of this environment.
     """
     is_own = is_own_python(program, search_path())
     return Spare().start if is_own and threading.active_count() == 1 else subprocess.Popen
@@ -120,8 +119,11 @@ def tell_service(folder: Path) -> None:
 
     Programs that start later find it imported.
     """
-    with contextlib.suppress(OSError, ValueError):  # there is no program, or it has not reported
-        child.to_caller.send_bytes(pickle.dumps((child.MODULES, *json.loads((folder / MODULES).read_text()))))
+    try:
+        told = json.loads((folder / MODULES).read_text())
+    except (OSError, ValueError):  # the program is no fork, or has not reported
+        return
+    child.to_caller.send_bytes(pickle.dumps((child.MODULES, *told)))
 
 
 def run(channel: socket.socket) -> NoReturn:
@@ -153,7 +155,7 @@ def run(channel: socket.socket) -> NoReturn:
 
 
 def forget(folder: str, paths: Sequence[str]) -> None:
-    """Forget the search's folder, its modules and `paths`: the program imports from the trial's copy of the folder."""
+    """Take the search's folder, its modules and `paths` away: the program imports from the trial's copy of them."""
     others = {"", folder, *map(os.path.abspath, paths)}
     sys.path[:] = [each for each in sys.path if each not in others and not each.startswith(RAY)]
     for name, module in list(sys.modules.items()):
@@ -199,7 +201,7 @@ def run_module(arguments: list[str]) -> None:
 
 
 def begin_in(folder: str) -> None:
-    """Let imports begin in a folder: its modules hide others of their names, also those that are imported already."""
+    """Put a folder first in `sys.path`; its modules replace others of their names that are imported already."""
     sys.path.insert(0, folder)
     own = {entry.name.removesuffix(".py") for entry in os.scandir(folder) if is_module(entry)} - sys.stdlib_module_names
     for name in [each for each in sys.modules if each.partition(".")[0] in own]:
