@@ -112,14 +112,16 @@ def test_the_metric_may_be_the_schedulers_or_the_searchers(of):
 
 def test_failures_checkpoints_and_the_folder_are_the_tuners(of, tmp_path):
     run = dict(
-        failure_config=tune.FailureConfig(max_failures=-1), checkpoint_config=tune.CheckpointConfig(num_to_keep=2)
+        failure_config=tune.FailureConfig(max_failures=-1), checkpoint_config=tune.CheckpointConfig(num_to_keep=1)
     )
     found = of(run=run)
-    assert found.options["max_failures"] == 1_000_000 and found.options["keep_checkpoints"] == 2
+    assert found.options["max_failures"] == 1_000_000 and found.options["keep_checkpoints"] == 1
     assert found.options["results"] == str(tmp_path)
     assert "is retried after the loss of its process, but not after an error" in found.notes[1]
     assert "keep_checkpoints" not in of(run=run, options={"scheduler": "pbt"}).options
     assert not {"max_failures", "keep_checkpoints"} & of().options.keys()
+    several = dict(checkpoint_config=tune.CheckpointConfig(num_to_keep=2))  # all stay, rather than fewer
+    assert "keep_checkpoints" not in of(run=several).options
 
 
 @pytest.mark.parametrize(
@@ -132,7 +134,8 @@ def test_failures_checkpoints_and_the_folder_are_the_tuners(of, tmp_path):
                        checkpoint_config=tune.CheckpointConfig(1, "acc", checkpoint_at_end=True))),
          "not used: SyncConfig sync_artifacts; FailureConfig fail_fast; "
          "CheckpointConfig checkpoint_score_attribute, checkpoint_at_end"),
-        (dict(run=dict(checkpoint_config=tune.CheckpointConfig(2, "loss"))), None),
+        (dict(run=dict(checkpoint_config=tune.CheckpointConfig(1, "loss"))), None),
+        (dict(run=dict(checkpoint_config=tune.CheckpointConfig(2, "loss"))), "not used: CheckpointConfig num_to_keep"),
         (dict(run=dict(checkpoint_config=tune.CheckpointConfig(2)),
               scheduler=schedulers.PopulationBasedTraining("training_iteration", hyperparam_mutations={"x": [1]})),
          "not used: CheckpointConfig num_to_keep"),

@@ -120,8 +120,8 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
         own["results"] = run.storage_path
     if most := run.failure_config.max_failures:
         own["max_failures"] = most if most > 0 else MAX_FAILURES
-    if run.checkpoint_config.num_to_keep and "pbt" not in (own["scheduler"], options.get("scheduler")):
-        own["keep_checkpoints"] = run.checkpoint_config.num_to_keep
+    if run.checkpoint_config.num_to_keep == 1 and "pbt" not in (own["scheduler"], options.get("scheduler")):
+        own["keep_checkpoints"] = 1
     own["num_samples"] = max(0, config.num_samples)  # Ray's -1 is without a limit: a budget ends such a search
     own["max_concurrent_trials"] = config.max_concurrent_trials or limit or 0
     if budget := config.time_budget_s:
@@ -147,7 +147,7 @@ def _unused(config: tune.TuneConfig, run: tune.RunConfig, metric: str, searcher:
         (run, f"storage_path failure_config checkpoint_config sync_config stop callbacks{named}"),
         (run.sync_config, ""),
         (run.failure_config, "max_failures"),
-        (kept, "" if kind == "pbt" else f"num_to_keep{by_metric}"),
+        (kept, f"num_to_keep{by_metric}" if kept.num_to_keep == 1 and kind != "pbt" else by_metric),  # else all stay
         (scheduler, f"metric mode {used}"),
     )
     changed = [(type(part).__name__, ", ".join(_changed(part, used.split()))) for part, used in parts]

@@ -25,8 +25,6 @@ from tuner.spec.space import Space
 from tuner.spec.sweep import fields_of
 
 _sweeps: list[Space] = []  # the spaces of the sweeps in the file that is being imported
-
-
 _real: dict[str, Any] = {}  # W&B's own functions that `connect` has replaced
 _runs: list[Any] = []  # the run that the trial has begun last
 

@@ -94,9 +94,8 @@ class Program:
         folder: Path,
         config: Mapping[str, Any],
         metrics: Sequence[str] = (),
-        start: Callable[..., Any] = subprocess.Popen,
+        start: Starter = subprocess.Popen,
     ) -> None:
-        """Start it by `start`, which is called as `subprocess.Popen` is."""
         (folder / CHECKPOINT).mkdir(exist_ok=True)
         (folder / CONFIG).write_text(json.dumps(config, default=str))
         (folder / METRICS).write_text(json.dumps(list(metrics)))
