@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from tuner.record.reading import read
 from tuner.record.results import load
 
@@ -149,6 +151,13 @@ def left_of(process):
             if process.mark in environment.read_bytes():  # a zombie's is empty
                 pids.append(int(environment.parent.name))
     return pids
+
+
+def seen(processes, look):
+    """(process, what `look` says of it) for each of psutil's processes, without those that end meanwhile."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield process, look(process)
 
 
 def killed_at(step, work):

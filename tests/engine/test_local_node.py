@@ -17,7 +17,7 @@ from unittest import mock
 
 import psutil
 import pytest
-from killing import COMMAND, SPACES, left_of, num_lines, repeated_and_lost, start
+from killing import COMMAND, SPACES, left_of, num_lines, repeated_and_lost, seen, start
 from ray._private import node
 from ray.exceptions import RpcError
 from tiers import further
@@ -349,7 +349,7 @@ def test_a_search_whose_ray_dies_names_the_command_that_continues_it(tmp_path, n
         assert process.poll() is None
         time.sleep(0.05)
     rays = psutil.Process(process.pid).children(recursive=True)
-    next(each for each in rays if each.name() == name).kill()
+    next(each for each, its_name in seen(rays, psutil.Process.name) if its_name == name).kill()
     error = process.communicate(timeout=30)[1]
     last, told = error.splitlines()[-1], f"tuner: Ray's {name} was ended by SIGKILL"
     if name in local_node.LOGS:
@@ -377,7 +377,8 @@ def test_a_process_of_rays_that_ends_while_ray_starts_ends_or_restarts_the_start
     rays = []
     while not rays:
         assert process.poll() is None
-        rays = [each for each in psutil.Process(process.pid).children(recursive=True) if each.name() == name]
+        below = psutil.Process(process.pid).children(recursive=True)
+        rays = [each for each, its_name in seen(below, psutil.Process.name) if its_name == name]
     time.sleep(after_s)
     rays[0].kill()
     killed = time.monotonic()

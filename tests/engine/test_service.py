@@ -10,6 +10,7 @@ import time
 
 import psutil
 import pytest
+from killing import seen
 from ray import cloudpickle
 
 from tuner.engine.processes import launch
@@ -73,7 +74,7 @@ def test_an_import_that_cannot_be_forked_is_told_and_the_next_one_is_not_affecte
         with contextlib.closing(Caller(own)) as caller:
             assert called(caller, lambda _, value: (value[0] != os.getpid(), os.getpid())[0])
     left = psutil.Process(launch._root.process.pid).children(recursive=True)
-    assert not [each for each in left if "sleep" in each.cmdline()]
+    assert not [each for each, words in seen(left, psutil.Process.cmdline) if "sleep" in words]
 
 
 def test_variables_that_an_import_sets_arrive(shared):
@@ -190,7 +191,7 @@ def test_a_waiting_process_that_is_killed_costs_no_call(shared):
     with contextlib.closing(Caller(own)) as caller:
         service = psutil.Process(called(caller, lambda _, process: process().parent().ppid()))
         deadline = time.monotonic() + 10  # the service forks the next keeper after it has handed over the call
-        while not (keepers := [each for each in service.children() if each.children()]):
+        while not (keepers := [each for each, below in seen(service.children(), psutil.Process.children) if below]):
             assert time.monotonic() < deadline
         for each in keepers:
             each.kill()

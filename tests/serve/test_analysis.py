@@ -10,6 +10,7 @@ from dataclasses import replace
 import httpx
 import psutil
 import pytest
+from killing import seen
 from tiers import further
 
 from tests.serve import test_hostile
@@ -128,11 +129,8 @@ def asked(worker, folder, choices=FIFO, analysis="what-if"):
 
 def children():
     """The processes of analyses that this process has started and that still run."""
-    return {
-        child.pid
-        for child in psutil.Process().children()
-        if child.status() != psutil.STATUS_ZOMBIE and "tuner.serve.analysis" in child.cmdline()
-    }
+    below = seen(psutil.Process().children(), psutil.Process.cmdline)  # a zombie has no words
+    return {child.pid for child, words in below if "tuner.serve.analysis" in words}
 
 
 @pytest.fixture

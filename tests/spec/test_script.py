@@ -614,6 +614,13 @@ other = Space(params={"lr": tune.uniform(0, 1)}, train=deaf)
     assert (done.code, done.err) == (1, "") and "the parameters did not reach it" in done.out
 
 
+def test_a_thread_of_a_script_may_report_after_its_last_line(tmp_path, search):
+    thread = "import threading, time\ndef late():\n    time.sleep(0.3)\n    tune.report({'loss': lr})\n"
+    (tmp_path / "main.py").write_text(f"{DECLARED}lr, width = 1, 2\n{thread}threading.Thread(target=late).start()\n")
+    ran = search(str(tmp_path / "main.py"), "--num-samples", "1")
+    assert [(trial.status, len(trial.reports)) for trial in ran.record.trials] == [("completed", 1)], ran.out
+
+
 WRITING = """
 from tuner import script, tune
 script({"lr": tune.uniform(0, 1), "name": "x"}, metric="loss", mode="min")

@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from numbers import Number
@@ -157,6 +157,8 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
     with explained(reporter), in_trial(*passed) as trial:
         reporter.look, trial.num_reports = trial.look, lambda: reporter.num_reports
         trial.stack.enter_context(setup.own_folder(function))
+        if isinstance(function, Script):
+            trial.stack.enter_context(must_report(reporter, names[0]))
         trial.stack.enter_context(program())
         given = dict(spec.config)
         if takes_config(function) and not isinstance(function, Script):  # a script gets its parameters by other ways
@@ -196,11 +198,20 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
                     tune.report(metrics_of(metrics, function, names))
         elif output is not None:
             tune.report({**metrics_of(output, function, names), FINAL: True})
-        if isinstance(function, Script) and not reporter.num_reports and tune.get_checkpoint() is None:
-            raise ValueError(
-                f'the script ended without a report: write tune.report({{"{names[0]}": value}}) where an epoch has its '
-                f"value; if a process that it starts has the value, {CHILD}"
-            )
+
+
+@contextlib.contextmanager
+def must_report(reporter: Reporter, metric: str) -> Iterator[None]:
+    """Raises ValueError after a `with` block that has run a script, if there was no report and no checkpoint before.
+
+    A thread of the script may report after its last line, so the block includes the wait for threads.
+    """
+    yield
+    if not reporter.num_reports and tune.get_checkpoint() is None:
+        raise ValueError(
+            f'the script ended without a report: write tune.report({{"{metric}": value}}) where an epoch has its '
+            f"value; if a process that it starts has the value, {CHILD}"
+        )
 
 
 def seed_streams(seed: int) -> None:
