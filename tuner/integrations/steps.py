@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import json
 import numbers
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tuner.errors import nearest
-from tuner.spec.command_process import METRICS, VARIABLE
+from tuner.integrations.current_trial import report_by
+from tuner.spec.script import Trial
 
 
 @dataclass
@@ -111,29 +108,26 @@ class Steps:
         self.send(report)
 
 
-def needed_metrics() -> tuple[str, str, Sequence[str]]:
-    """Return the metrics of a command's trial: the one that the scheduler compares, the searched one, the others."""
-    compared, metric, *others = json.loads(Path(os.environ[VARIABLE], METRICS).read_text())
-    return compared, metric, others
+def steps_of(trial: Trial, by: str, summary: Callable[[], Mapping[str, Any]] = dict) -> Steps:
+    """Return what a logger, one of WAYS, has logged in a trial; the last step is reported at the trial's end.
 
-
-def of_command(by: str, summary: Callable[[], Mapping[str, Any]] = dict) -> Steps:
-    """Return the steps of a logger in this process of a command; the last one is reported when the process exits."""
-    compared, metric, others = needed_metrics()
+    That raises ValueError if the program has logged numbers, never the metric, and has reported in no other way.
+    Processes that the trial's own process has forked log no reports.
+    """
+    if by in trial.steps:
+        return trial.steps[by]  # type: ignore[no-any-return]
 
     def send(report: dict[str, Any]) -> None:
-        from tuner_trial import report as send_report
-
-        send_report(report, by=by)
-
-    steps, pid = Steps({compared, *others}, metric, send, by), os.getpid()
+        if trial.pid == os.getpid():
+            report_by(by, report)
 
     def end() -> None:
-        with contextlib.suppress(SystemExit):  # the search has stopped the trial, which ends anyway
-            if os.getpid() == pid and (why := steps.end(summary())) and steps.numbers:
-                print(f"{by}: the program has never logged {why}", file=sys.stderr)
+        if (why := steps.end(summary())) and steps.numbers and not trial.ways.num:
+            named = "--metric" if trial.compared == trial.metric else "--prune-by"
+            raise ValueError(f"{by}: the program has never logged {why}; give one of these names as {named}")
 
-    atexit.register(end)
+    trial.steps[by] = steps = Steps({trial.compared, *trial.others}, trial.metric, send, by)
+    trial.at_end.append(end)
     return steps
 
 
