@@ -59,30 +59,14 @@ print("history:", json.dumps(history["loss"]))
 """
 
 
-DECLARED = """
-from tuner import script, tune
-lr = script({"lr": tune.choice([0.25])}, metric="loss", mode="min")["lr"]
-"""
-
-
-def searched(search, tmp_path, text, *options, as_script=False):
-    text = DECLARED + text.replace("sys.argv[1]", "lr") if as_script else text
+def searched(search, tmp_path, text, *options):
     (tmp_path / "train.py").write_text(text)
-    if as_script:
-        ran = search(str(tmp_path / "train.py"), "--num-samples", "1", *options)
-    else:
-        given = ["--param", "lr=choice(0.25)", "--num-samples", "1", *options]
-        ran = search(None, *given, "--", sys.executable, str(tmp_path / "train.py"), "{lr}")
+    given = ["--param", "lr=choice(0.25)", "--num-samples", "1", *options]
+    ran = search(None, *given, "--", sys.executable, str(tmp_path / "train.py"), "{lr}")
     output = "".join(path.read_text() for path in ran.folder.glob("ray/*/std*"))
-    usage = {"cpu_percent", "rss_bytes"}  # of a script, which runs in the trial's own process
-    reports = [report.metrics for trial in ran.record.trials for report in trial.reports]
-    return ran, [{name: each[name] for name in each if name not in usage} for each in reports], output
+    return ran, [report.metrics for trial in ran.record.trials for report in trial.reports], output
 
 
-AS = pytest.mark.parametrize("as_script", [False, True], ids=["command", "script"])
-
-
-@AS
 @pytest.mark.parametrize(
     ("text", "package", "way"),
     [
@@ -93,21 +77,20 @@ AS = pytest.mark.parametrize("as_script", [False, True], ids=["command", "script
     ],
     ids=["wandb", "tensorboardX", "torch", "mlflow"],
 )
-def test_each_step_that_a_logger_gets_is_one_report(search, tmp_path, text, package, way, as_script):
+def test_each_step_that_a_logger_gets_is_one_report(search, tmp_path, text, package, way):
     pytest.importorskip(package)
-    ran, reports, output = searched(search, tmp_path, text.replace("{package}", package), as_script=as_script)
+    ran, reports, output = searched(search, tmp_path, text.replace("{package}", package))
     assert ran.code == 0, ran.out + ran.err + output
     logged = [{"train": 1.0, "loss": 0.25 + 1 / n} | ({"acc": n - 1} if n < 3 else {}) for n in (1, 2, 3)]
     assert reports == logged
     assert output.count(f"tuner: reports come by {way}") == 1
 
 
-@AS
 @pytest.mark.slow
-def test_an_epoch_of_keras_is_a_report_and_what_its_callbacks_print_is_none(search, tmp_path, monkeypatch, as_script):
+def test_an_epoch_of_keras_is_a_report_and_what_its_callbacks_print_is_none(search, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     pytest.importorskip("keras")
-    ran, reports, output = searched(search, tmp_path, KERAS, as_script=as_script)
+    ran, reports, output = searched(search, tmp_path, KERAS)
     assert ran.code == 0, ran.out + ran.err + output
     (history,) = [line.partition(":")[2] for line in output.splitlines() if line.startswith("history:")]
     assert [each["loss"] for each in reports] == pytest.approx(json.loads(history)) and len(reports) == 3
@@ -129,25 +112,11 @@ BY_REPORT, BY_WANDB, BY_PRINT = (
 )
 
 
-@AS
-def test_of_two_ways_to_report_the_first_of_the_order_counts_if_it_comes_first(search, tmp_path, as_script):
+def test_of_two_ways_to_report_the_first_of_the_order_counts_if_it_comes_first(search, tmp_path):
     both = TWO_WAYS.format(first=BY_REPORT, second=BY_WANDB) + BY_PRINT
-    both = both.replace("from tuner_trial import report", "report = tune.report") if as_script else both
-    ran, reports, output = searched(search, tmp_path, both, as_script=as_script)
+    ran, reports, output = searched(search, tmp_path, both)
     assert ran.code == 0 and [each["loss"] for each in reports] == [0, 1, 2], ran.out + output
-    by = "tune.report" if as_script else "tuner_trial"
-    assert output.count(f"reports by wandb.log are left out, because {by} reports") == 1
-
-
-@AS
-def test_a_way_that_repeats_the_first_epoch_of_another_replaces_it(search, tmp_path, as_script):
-    text = TWO_WAYS.format(first="wandb.log({'loss': epoch})", second=BY_REPORT)
-    text = text.replace("from tuner_trial import report", "report = tune.report") if as_script else text
-    ran, reports, output = searched(search, tmp_path, text, as_script=as_script)
-    assert ran.code == 0 and [each["loss"] for each in reports] == [0, 1, 2], ran.out + output
-    by = "tune.report" if as_script else "tuner_trial"
-    assert output.count(f"{by} repeats the report by wandb.log; from now on, reports come by {by}") == 1
-    assert output.count(f"reports by wandb.log are left out, because {by} reports") == 1
+    assert output.count("reports by wandb.log are left out, because tuner_trial reports") == 1
 
 
 LOWER_FIRST = """
@@ -236,20 +205,6 @@ def test_lightning_with_the_logger_of_wandb_reports_each_epoch_once(search, tmp_
     (last,) = [float(line.split()[-1]) for line in output.splitlines() if line.startswith("last value:")]
     assert len(reports) == 3 and reports[-1]["val_loss"] == last
     assert "reports by wandb.log are left out, because the Trainer reports" in output
-
-
-@AS
-@pytest.mark.slow
-def test_a_report_in_a_lightning_module_counts_once_an_epoch_and_not_in_the_sanity_check(search, tmp_path, as_script):
-    pytest.importorskip("lightning")
-    text = LIGHTNING.replace("self.logger.log_metrics", "tune.report").replace(
-        "import sys", "from ray import tune\nimport sys"
-    )
-    ran, reports, output = searched(search, tmp_path, text, "--metric", "val_loss", as_script=as_script)
-    assert ran.code == 0, ran.out + ran.err + output
-    (last,) = [float(line.split()[-1]) for line in output.splitlines() if line.startswith("last value:")]
-    assert len(reports) == 3 and reports[-1]["val_loss"] == last
-    assert "tuner: reports come by tune.report" in output and "because tune.report reports" in output
 
 
 TWO_WRITERS = """

@@ -34,7 +34,7 @@ if __name__ == "__main__":
 @pytest.fixture
 def reports(monkeypatch):
     sent = []
-    monkeypatch.setattr(tune, "report", lambda metrics, checkpoint=None: sent.append(metrics))
+    monkeypatch.setattr(tune, "report", sent.append)
     return sent
 
 
@@ -76,7 +76,7 @@ def test_the_numbers_of_a_step_are_one_report(reports, capsys):
         wandb.log({"late": 1}, step=40)
         wandb.log({"late": 1}, step=40)
         wandb.log({"loss": 0.2}, step=50)
-        trial.end()
+        trial.at_end()
     whole = [{"batch": e, "loss": 1 / e} | ({"acc": e / 10} if e != 3 else {}) for e in (1, 2, 3, 4)]
     assert reports == [*whole, {"loss": 0.2}]
     assert capsys.readouterr().out.count("late came after the report of step 40; later steps wait for it") == 1
@@ -88,7 +88,7 @@ def test_the_searched_metric_that_comes_after_the_report_of_the_last_step_is_not
         for epoch in range(3):
             wandb.log({"loss": epoch}, step=epoch)
         wandb.log({"accuracy": 0.9}, step=2)
-        trial.end()
+        trial.at_end()
     assert reports == [{"loss": 0}, {"loss": 1}, {"loss": 2}, {"accuracy": 0.9}]
 
 
@@ -110,7 +110,7 @@ def test_a_step_that_logs_the_metric_again_is_reported_again_and_commit_sends_at
         wandb.log({"loss": 0.5}, step=3)
         wandb.init()  # the next run of the same script
         wandb.log({"loss": 0.4}, commit=False)
-        trial.end()
+        trial.at_end()
     assert [tuple(each.values()) for each in reports] == [(0.9,), (0.8,), (0.7, 0.1), (0.6,), (0.5,), (0.4,)]
 
 
@@ -121,7 +121,7 @@ def test_a_metric_of_the_summary_is_the_report_of_the_end(reports, logged, repor
         wandb.log(logged)
         wandb.run.summary["error"] = 0.1
         if trial.at_end:
-            trial.end()
+            trial.at_end()
     assert reports == [{"error": reported}]
 
 
@@ -130,11 +130,11 @@ def test_a_metric_that_is_never_logged_is_named_beside_what_is(reports):
         wandb.init()
         wandb.log({"val_loss": 1.0, "epoch": 1})
         with pytest.raises(ValueError, match="'val_los'; did you mean 'val_loss'.*logged val_loss, epoch; give"):
-            trial.end()
+            trial.at_end()
         assert reports == []
         wandb.log({"val_los": 1.0})
         wandb.init()  # a further run of the script need not log it
-        trial.end()
+        trial.at_end()
         assert reports == [{"val_loss": 1.0, "epoch": 1, "val_los": 1.0}]
 
 
@@ -167,7 +167,7 @@ def test_of_two_metrics_the_compared_one_is_the_report_and_the_other_may_be_the_
         wandb.log({"loss": 2.0})
         wandb.log({"loss": 1.0})
         wandb.log({"accuracy": 0.9})
-        trial.end()
+        trial.at_end()
     assert reports == [{"accuracy": 0.1, "loss": 2.0}, {"loss": 1.0}, {"accuracy": 0.9}]
 
 
@@ -177,7 +177,7 @@ def test_a_searched_metric_that_only_the_summary_has_is_the_last_report(reports,
         wandb.init()
         wandb.log({"loss": 2.0, **logged})
         wandb.run.summary["accuracy"] = 0.7
-        trial.end()
+        trial.at_end()
     assert reports[1:] == last
 
 

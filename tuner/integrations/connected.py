@@ -1,4 +1,4 @@
-"""Connects the libraries that a script or a command imports: Trainers, loggers, and in a command Ray Tune.
+"""Connects the libraries that a script or a command imports: Trainers, and in a command Ray Tune and loggers.
 
 A process of a command's trial runs outside of Ray. It reports through `tuner_trial`, a module that needs only Python.
 """
@@ -6,6 +6,7 @@ A process of a command's trial runs outside of Ray. It reports through `tuner_tr
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
@@ -14,7 +15,7 @@ from typing import Any
 
 from wrapt import when_imported
 
-from tuner.spec.ways import in_sanity_check
+from tuner.spec.command_process import VARIABLE
 
 TRAINERS = {  # module that defines a Trainer -> the integration that reports for it
     "lightning.pytorch": "tuner.integrations.lightning",
@@ -32,36 +33,25 @@ _until_exit = ExitStack()
 
 
 def install() -> None:
-    """Connect each library when a process of a command imports it."""
+    """Connect each library when it is imported."""
     when_imported("ray.tune")(_connect_tune)
-    connect(_until_exit)
+    connect_trainers(_until_exit)
+    for module, (integration, function) in LOGGERS.items():
+        when_imported(module)(partial(_connect_logger, integration, function))
 
 
-def connect(stack: ExitStack) -> None:
-    """Let each Trainer and logger report by itself, from the import of its module until the stack closes."""
+def connect_trainers(stack: ExitStack) -> None:
+    """Let each Trainer report by itself, from the import of its module until the stack closes."""
     connected = set[str]()  # the Trainers of `pytorch_lightning` and `lightning.pytorch` have one integration
-    stack.callback(connected.update, [*TRAINERS.values(), *LOGGERS])
+    stack.callback(connected.update, TRAINERS.values())
 
-    def connect_trainer(integration: str, module: Any) -> None:
+    def connect(integration: str, module: Any) -> None:
         if integration not in connected:
             connected.add(integration)
             stack.enter_context(importlib.import_module(integration).automatic())
 
-    def connect_logger(integration: str, function: str, module: Any) -> None:
-        from tuner.integrations.current_trial import trial_here
-
-        if module.__name__ in connected or not (trial := trial_here()):  # None in a search that the command has started
-            return
-        connected.add(module.__name__)
-        try:
-            stack.enter_context(getattr(importlib.import_module(integration), function)(module, trial))
-        except (AttributeError, ImportError) as error:  # another library or version has this name
-            print(f"tuner: what {module.__name__} logs is not reported ({error})", file=sys.stderr)
-
     for module, integration in TRAINERS.items():
-        when_imported(module)(partial(connect_trainer, integration))
-    for module, (integration, function) in LOGGERS.items():
-        when_imported(module)(partial(connect_logger, integration, function))
+        when_imported(module)(partial(connect, integration))
 
 
 def _connect_tune(tune: Any) -> None:
@@ -78,8 +68,6 @@ def _connect_tune(tune: Any) -> None:
         if is_trial_of_ray():
             own_report(metrics, checkpoint=checkpoint, **options)
             return
-        if in_sanity_check():
-            return
         with checkpoint.as_directory() if checkpoint else nullcontext() as folder:
             send(metrics, folder, "tune.report")
 
@@ -90,3 +78,11 @@ def _connect_tune(tune: Any) -> None:
         return folder and tune.Checkpoint.from_directory(folder)
 
     tune.report, tune.get_checkpoint = report, get_checkpoint
+
+
+def _connect_logger(integration: str, function: str, module: Any) -> None:
+    if VARIABLE in os.environ:  # not of a search that the command has started
+        try:
+            getattr(importlib.import_module(integration), function)(module)
+        except (AttributeError, ImportError) as error:  # another library or version has this name
+            print(f"tuner: what {module.__name__} logs is not reported ({error})", file=sys.stderr)

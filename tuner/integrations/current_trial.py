@@ -1,26 +1,27 @@
-"""What integrations do in the trial of this process, a script's or command's: resume, and report by their names."""
+"""What Lightning's and Hugging Face's `TunerCallback` do in a trial: resume and report."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import inspect
-import json
 import os
-import sys
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from tuner.record.storage.made import MadeFolder, temporary_folder
-from tuner.spec.command_process import CONFIG, METRICS, VARIABLE  # the last one is set in a command's processes
-from tuner.spec.script import Trial, running
-from tuner.spec.ways import TRAINER
+from tuner.spec.command_process import VARIABLE  # set in a command's trial, whose processes run outside of Ray
+from tuner.spec.script import running
 
+BY = "the Trainer"
 _resumed: dict[str | None, Path | None] = {}  # trial that called `checkpoint_folder` since its last report -> folder
+BOTH = (
+    "the script calls tune.report, and its Trainer reports by itself, so that each epoch would count twice: give the "
+    "Trainer callbacks=[TunerCallback()] if both are meant, or call tune.report before the Trainer's epoch ends"
+)
 _copy = contextlib.ExitStack()  # its close() deletes the local copy of a checkpoint from an object store
 
 
@@ -68,56 +69,28 @@ def check_resumes(line: str) -> None:
         raise ValueError(f"the training would not resume from the trial's checkpoint: write {line}")
 
 
-def trial_here() -> Trial | None:
-    """Returns the trial of which this process runs the script or command; None for one of a function, or none."""
-    return running() or (_of_command() if VARIABLE in os.environ else None)
-
-
-@functools.cache
-def _of_command() -> Trial:
-    """Returns the trial of the command to which this process belongs; what ends with the trial is done at exit."""
-    folder = Path(os.environ[VARIABLE])
-    compared, metric, *others = json.loads((folder / METRICS).read_text())
-    trial = Trial(json.loads((folder / CONFIG).read_text()), metric, compared=compared, others=others)
-
-    def end() -> None:
-        with trial.stack, contextlib.suppress(SystemExit):  # the search has stopped the trial, which ends anyway
-            for each in trial.at_end if trial.pid == os.getpid() else ():
-                try:
-                    each()
-                except ValueError as error:
-                    print(error, file=sys.stderr)
-
-    atexit.register(end)
-    return trial
-
-
-def report_by(by: str, metrics: Mapping[str, Any], folder: Path | None = None) -> None:
-    """Reports by one of WAYS, with a folder as the checkpoint; without metrics, only announces the first report."""
-    if VARIABLE in os.environ:
-        import tuner_trial
-
-        tuner_trial.report(metrics, folder, by)
-        return
-    from ray import tune
-
-    trial = running()
-    if trial and not metrics:
-        trial.ways.counts(by, metrics)
-    elif metrics:
-        checkpoint = tune.Checkpoint.from_directory(folder) if folder else None
-        with mock.patch.object(trial, "by", by) if trial else contextlib.nullcontext():
-            tune.report(metrics, checkpoint=checkpoint)
-
-
 def report(metrics: dict[str, Any], local: MadeFolder, name: str) -> None:
     """Reports metrics with a folder in `local` as the checkpoint, then removes it, because Ray has copied it.
 
     If the scheduler stops the trial, Ray raises SystemExit here; the exception ends the framework's loop and the trial.
     """
     _forget_checkpoint()
+    trial = running()
     try:
-        report_by(TRAINER, metrics, local.path / name)
+        if trial and trial.num_of_trainer is not None:
+            if trial.num_reports() > trial.num_of_trainer:
+                if trial.num_of_trainer:
+                    raise ValueError(BOTH)
+                return  # the script reports by itself
+            trial.num_of_trainer += 1
+        if VARIABLE in os.environ:
+            import tuner_trial
+
+            tuner_trial.report(metrics, local.path / name, by=BY)
+            return
+        from ray import tune
+
+        tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(local.path / name))
     finally:
         local.clear(name)
 
@@ -144,6 +117,8 @@ def automatic(
         own = options.get("callbacks") or []
         own = list(own) if isinstance(own, Sequence) else [own]  # hydra gives a ListConfig
         ours = [] if any(isinstance(each, callback) for each in own) else [callback()]
+        if ours and (trial := running()):
+            trial.num_of_trainer = trial.num_of_trainer or 0
         made(self, *arguments, **{**options, "callbacks": [*own, *ours]})
 
     @functools.wraps(trained)
@@ -153,7 +128,10 @@ def automatic(
         folder = checkpoint_folder()
         if folder is None or Path(folder, file).exists():
             call.arguments[checkpoint] = callback.checkpoint() or (None if own is True else own)  # True = the newest
-        report_by(TRAINER, {})  # what the training logs is no report
+        if VARIABLE in os.environ:
+            import tuner_trial
+
+            tuner_trial.report({}, by=BY)  # what the training logs is no report
         return trained(*call.args, **call.kwargs)
 
     replaced: dict[str, Any] = {"__init__": make, method: train}

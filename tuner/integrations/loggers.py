@@ -1,48 +1,45 @@
-"""Makes reports of what a script or command gives to Keras, MLflow and TensorBoard's writers."""
+"""Makes reports of what a command gives to Keras, MLflow and TensorBoard's writers."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
-from unittest import mock
 
-from tuner.integrations.current_trial import report_by
-from tuner.integrations.steps import numbers_in, steps_of
-from tuner.spec.script import Trial
+from tuner.integrations.steps import needed_metrics, numbers_in, of_command
 
 
-def connect_keras(keras: Any, trial: Trial) -> AbstractContextManager[Any]:
-    """Return a context that reports each epoch of `Model.fit` with the metric, after callbacks, which may save."""
+def connect_keras(keras: Any) -> None:
+    """Report each epoch of `Model.fit` that has the metric, after its callbacks, which may save a checkpoint."""
+    from tuner_trial import report
+
+    compared, _, others = needed_metrics()
     original = keras.callbacks.CallbackList.on_epoch_end
 
     @functools.wraps(original)
     def on_epoch_end(self: Any, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         metrics = numbers_in(logs or {})
-        is_report = {trial.compared, *trial.others} <= metrics.keys()
+        is_report = {compared, *others} <= metrics.keys()
         if is_report:
-            report_by("Keras", {})  # a callback may log this epoch elsewhere
+            report({}, by="Keras")  # a callback may log this epoch elsewhere
         original(self, epoch, logs)
         if is_report:
-            report_by("Keras", metrics)
+            report(metrics, by="Keras")
 
-    return mock.patch.object(keras.callbacks.CallbackList, "on_epoch_end", on_epoch_end)
-
-
-def connect_mlflow(mlflow: Any, trial: Trial) -> AbstractContextManager[Any]:
-    """Return a context that reports what `mlflow.log_metric` and `mlflow.log_metrics` log."""
-    log = steps_of(trial, "MLflow").log
-    one = _also(mlflow.log_metric, log, lambda call: {call["key"]: call["value"]}, "step")
-    several = _also(mlflow.log_metrics, log, lambda call: call["metrics"], "step")
-    patch: AbstractContextManager[Any] = mock.patch.multiple(mlflow, log_metric=one, log_metrics=several)
-    return patch
+    keras.callbacks.CallbackList.on_epoch_end = on_epoch_end
 
 
-def connect_tensorboard(module: Any, trial: Trial) -> AbstractContextManager[Any]:
-    """Return a context that reports what a module's `SummaryWriter` gets by `add_scalar`; the metric in one folder."""
-    steps, writer, folders = steps_of(trial, "TensorBoard"), module.SummaryWriter, list[str]()
+def connect_mlflow(mlflow: Any) -> None:
+    """Report what `mlflow.log_metric` and `mlflow.log_metrics` log."""
+    steps = of_command("MLflow")
+    for name, data_of in (("log_metric", lambda each: {each["key"]: each["value"]}), ("log_metrics", _metrics_of)):
+        setattr(mlflow, name, _also(getattr(mlflow, name), steps.log, data_of, "step"))
+
+
+def connect_tensorboard(module: Any) -> None:
+    """Report what a `SummaryWriter` of this module gets by `add_scalar`; the metric may come to one folder alone."""
+    steps, writer, folders = of_command("TensorBoard"), module.SummaryWriter, list[str]()
 
     def data_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
         tag, folder = call["tag"], str(getattr(call["self"], "log_dir", None) or call["self"].logdir)
@@ -53,7 +50,12 @@ def connect_tensorboard(module: Any, trial: Trial) -> AbstractContextManager[Any
         folders.extend([folder] if tag in steps.needed else [])
         return {tag: call["scalar_value"]}
 
-    return mock.patch.object(writer, "add_scalar", _also(writer.add_scalar, steps.log, data_of, "global_step"))
+    writer.add_scalar = _also(writer.add_scalar, steps.log, data_of, "global_step")
+
+
+def _metrics_of(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    metrics: Mapping[str, Any] = arguments["metrics"]
+    return metrics
 
 
 def _also(original: Callable[..., Any], log: Callable[..., None], data_of: Callable[..., Any], step: str) -> Any:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import json
 import numbers
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from tuner.errors import nearest
-from tuner.integrations.current_trial import report_by
-from tuner.spec.script import Trial
+from tuner.spec.command_process import METRICS, VARIABLE
 
 
 @dataclass
@@ -108,26 +111,29 @@ class Steps:
         self.send(report)
 
 
-def steps_of(trial: Trial, by: str, summary: Callable[[], Mapping[str, Any]] = dict) -> Steps:
-    """Return what a logger, one of WAYS, has logged in a trial; the last step is reported at the trial's end.
+def needed_metrics() -> tuple[str, str, Sequence[str]]:
+    """Return the metrics of a command's trial: the one that the scheduler compares, the searched one, the others."""
+    compared, metric, *others = json.loads(Path(os.environ[VARIABLE], METRICS).read_text())
+    return compared, metric, others
 
-    That raises ValueError if the program has logged numbers, never the metric, and has reported in no other way.
-    Processes that the trial's own process has forked log no reports.
-    """
-    if by in trial.steps:
-        return trial.steps[by]  # type: ignore[no-any-return]
+
+def of_command(by: str, summary: Callable[[], Mapping[str, Any]] = dict) -> Steps:
+    """Return the steps of a logger in this process of a command; the last one is reported when the process exits."""
+    compared, metric, others = needed_metrics()
 
     def send(report: dict[str, Any]) -> None:
-        if trial.pid == os.getpid():
-            report_by(by, report)
+        from tuner_trial import report as send_report
+
+        send_report(report, by=by)
+
+    steps, pid = Steps({compared, *others}, metric, send, by), os.getpid()
 
     def end() -> None:
-        if (why := steps.end(summary())) and steps.numbers and not trial.ways.num:
-            named = "--metric" if trial.compared == trial.metric else "--prune-by"
-            raise ValueError(f"{by}: the program has never logged {why}; give one of these names as {named}")
+        with contextlib.suppress(SystemExit):  # the search has stopped the trial, which ends anyway
+            if os.getpid() == pid and (why := steps.end(summary())) and steps.numbers:
+                print(f"{by}: the program has never logged {why}", file=sys.stderr)
 
-    trial.steps[by] = steps = Steps({trial.compared, *trial.others}, trial.metric, send, by)
-    trial.at_end.append(end)
+    atexit.register(end)
     return steps
 
 

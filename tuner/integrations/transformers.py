@@ -131,12 +131,8 @@ class TunerCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         self._training = False  # so that `trainer.evaluate` after the training is not reported
-        if not self._active:
-            return
-        args.output_dir = self._output_dir  # for `trainer.save_model()`, into the trial's own folder
-        if Path(self._output_dir).is_absolute():
-            args.output_dir = Path(self._output_dir).name
-            print(f"tuner: {args.output_dir} in this trial's folder replaces {self._output_dir}, which all trials have")
+        if self._active and not Path(self._output_dir).is_absolute():  # another trial would overwrite such a folder
+            args.output_dir = self._output_dir  # for `trainer.save_model()`, into the trial's own folder
 
 
 automatic = partial(

@@ -1,26 +1,26 @@
-"""Connects W&B in a trial of a script or command.
+"""Replaces W&B in a trial's script: write `from tuner.integrations import wandb` instead of `import wandb`.
 
-`wandb.config` has the trial's parameters, and `wandb.log` reports the search's metric. The script's own W&B run is
-disabled, because the search itself can copy trials to W&B. If a script writes `from tuner.integrations import wandb`
-instead of `import wandb`, its `wandb.sweep` and `wandb.agent` declare its search space. Outside of a search, each
-function does what W&B's function of that name does.
+In a trial, `wandb.config` has the trial's parameters, and `wandb.log` reports the search's metric to the search. The
+script's own W&B run is disabled, because the search itself can copy trials to W&B. `wandb.sweep` and `wandb.agent`
+define the file's search space. Outside of a search, each function does what W&B's function of that name does.
 """
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
-from tuner.integrations.current_trial import trial_here
-from tuner.integrations.steps import Steps, steps_of
+from tuner.integrations.steps import Steps, needed_metrics, of_command
 from tuner.record.storage.made import MadeFolder
-from tuner.spec.script import Declared, Trial, check_declared, importing, script_space
+from tuner.spec.command_process import CONFIG, VARIABLE
+from tuner.spec.script import Declared, Trial, check_declared, importing, running, script_space
 from tuner.spec.space import Space
 from tuner.spec.sweep import fields_of
 
@@ -29,37 +29,57 @@ _real: dict[str, Any] = {}  # W&B's own functions that `connect` has replaced
 _runs: list[Any] = []  # the run that the trial has begun last
 
 
-@contextmanager
-def connect(wandb: Any, trial: Trial) -> Iterator[None]:
-    """Lets W&B's own module do what this one does, in the trial of this process."""
-    ours: dict[str, Any] = {"init": init, "login": login, "sweep": sweep, "agent": agent, "log": log}
-    _real.update({name: getattr(wandb, name) for name in ours})
-    with mock.patch.multiple(wandb, **ours):
-        yield
-    _real.clear()
+def connect(wandb: Any) -> None:
+    """Let W&B's own module do what this one does, in a process of a command's trial."""
+    for name, ours in {"init": init, "login": login, "sweep": sweep, "agent": agent}.items():
+        _real[name] = getattr(wandb, name)
+        setattr(wandb, name, ours)
 
 
 def __getattr__(name: str) -> Any:
-    wandb = importlib.import_module("wandb")  # whose import may call `connect`
     if name in _real:
         return _real[name]
+    wandb = importlib.import_module("wandb")
     # `wandb.log_model` and similar functions ignore a disabled run and ask for `wandb.init`; the run's methods work.
-    run = wandb.run if trial_here() else None
+    run = wandb.run if _trial() else None
     return getattr(run, name) if run is not None and hasattr(run, name) else getattr(wandb, name)
 
 
+def _trial() -> Trial | None:
+    return running() or (_of_command() if VARIABLE in os.environ else None)
+
+
+@cache
+def _of_command() -> Trial:
+    """Return the trial of the command to which this process belongs; its last step is reported at exit."""
+    compared, metric, others = needed_metrics()
+    trial = Trial(json.loads(Path(os.environ[VARIABLE], CONFIG).read_text()), metric, compared=compared, others=others)
+    atexit.register(trial.stack.close)
+    trial.steps = of_command("wandb.log", lambda: dict(_runs[-1].summary) if _runs else {})
+    return trial
+
+
 def _steps_of(trial: Trial) -> Steps:
-    return steps_of(trial, "wandb.log", lambda: dict(_runs[-1].summary) if _runs else {})
+    def send(report: dict[str, Any]) -> None:
+        from ray import tune
+
+        if report:
+            tune.report(report)
+
+    if trial.steps is None:
+        trial.steps = Steps({trial.compared, *trial.others}, trial.metric, send, "wandb.log")
+    steps: Steps = trial.steps
+    return steps
 
 
 def login(*arguments: Any, **options: Any) -> bool:
     """Logs in to W&B; in a trial, or while a space is imported, does nothing and returns True."""
-    return True if trial_here() or importing() else bool(__getattr__("login")(*arguments, **options))
+    return True if _trial() or importing() else bool(__getattr__("login")(*arguments, **options))
 
 
 def init(*arguments: Any, **options: Any) -> Any:
     """Starts a W&B run; in a trial, the run is disabled, and its config has the trial's parameters, locked."""
-    trial = trial_here()
+    trial = _trial()
     if trial is None:
         check_declared("wandb.init")
         return __getattr__("init")(*arguments, **options)
@@ -76,6 +96,7 @@ def init(*arguments: Any, **options: Any) -> Any:
     run.config.update_locked(trial.config, user="tuner")
     run.log = vars(importlib.import_module("wandb"))["log"] = log
     trial.held["wandb.config"], _runs[:] = run.config, [run]
+    trial.at_end = partial(_report_rest, trial)
     return run
 
 
@@ -87,25 +108,32 @@ def log(
     Numbers that are logged without these, or with `commit=False`, are part of the next report. The numbers of one
     `step` are one report; see `Steps`.
     """
-    trial = trial_here()
+    trial = _trial()
     if trial is None:
         __getattr__("log")(data, step, commit, *arguments, **options)
-    else:
+    elif trial.pid == os.getpid():  # only this process can report, not one that it has forked
         _steps_of(trial).log(data or {}, step, commit)
+
+
+def _report_rest(trial: Trial) -> None:
+    """Reports the last step, and the run's summary if the script never logged the metric; ValueError if it lacks it."""
+    if why := _steps_of(trial).end(dict(_runs[-1].summary)):
+        named = "--metric" if trial.compared == trial.metric else "--prune-by"
+        raise ValueError(f"the script has never logged {why}; give one of these names as {named}")
 
 
 def sweep(sweep: Mapping[str, Any], *arguments: Any, **options: Any) -> str:
     """Creates a W&B sweep; while a space is imported, keeps the sweep's space for `agent`; in a trial, does nothing."""
-    if not trial_here() and (path := importing()):
+    if not _trial() and (path := importing()):
         _sweeps.append(script_space(path, **fields_of(sweep)))
-    elif not trial_here():
+    elif not _trial():
         return str(__getattr__("sweep")(sweep, *arguments, **options))
     return "tuner"
 
 
 def agent(sweep_id: str, function: Callable[[], Any] | None = None, *arguments: Any, **options: Any) -> None:
     """Runs a W&B agent. In a trial, calls the function once; while a file with a sweep is imported, ends the import."""
-    if trial_here():
+    if _trial():
         if function is not None:
             function()
     elif importing() and _sweeps:

@@ -35,9 +35,8 @@ from tuner.spec.arrived import Seen, by_path, key_of, look
 from tuner.spec.script_text import COMMAND, Constants, imported_by, options_of, python_files
 from tuner.spec.space import Space
 from tuner.spec.spawned import running_in_spawned
-from tuner.spec.ways import TUNE, Ways
 
-CONNECTED = "tuner.integrations.connected"  # connects Trainers and loggers; importing the module here would be a cycle
+CONNECTED = "tuner.integrations.connected"  # connects Trainers; importing the module here would be a cycle
 CLICKS = "click", "typer._click"  # packages that parse command lines: click, and typer's copy of it
 # How the errors of a script's command line begin, and what to do about them.
 COMMAND_LINE, AS_CONSTANTS = "the script's command line:", "give such options as constants in params"
@@ -74,23 +73,18 @@ class Trial:
     others: Sequence[str] = ()  # the further metrics, if there are several
     parsed_names: set[str] = field(default_factory=set)  # the parameters that options have taken
     read: bool = False  # whether `script`, argparse, `wandb.init` or Optuna passed parameters to its code
-    pid: int = field(default_factory=os.getpid)  # the trial's own process; what others log is no report
+    steps: Any = None  # what `tuner.integrations.wandb` knows of the steps that were logged
+    pid: int = field(default_factory=os.getpid)  # the trial's own process; `wandb.log` does nothing in others
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)  # cleans up at the trial's end
-    at_end: list[Callable[[], None]] = field(default_factory=list)  # called at the code's end, unless an error ended it
-    steps: dict[str, Any] = field(default_factory=dict)  # logger, one of WAYS -> what it has logged
+    at_end: Callable[[], None] | None = None  # called at the script's end, unless an error ended it
     held: dict[str, Any] = field(default_factory=dict)  # name -> what has the parameters, such as `wandb.config`
     parsed: list[Any] = field(default_factory=list)  # what the command line's parsers have returned
-    by: str = TUNE  # what calls `tune.report` now: one of WAYS
+    num_reports: Callable[[], int] = int  # so far
+    num_of_trainer: int | None = None  # of them by a Trainer that has got its callback by `connected`; None without one
     seen: dict[str, Seen] | None = None  # what `look` has returned
 
     def __post_init__(self) -> None:
         self.own = dict(by_path(self.config))  # the code may change the dictionaries in `config`
-        self.ways = Ways(self.compared)
-
-    def end(self) -> None:
-        """Calls what `at_end` has; ValueError if a logger never got the metric, and nothing else has reported it."""
-        for each in self.at_end:
-            each()
 
     def value_of(self, name: str, constant: Any) -> Any:
         """Returns what a constant of the script becomes: the parameter's value, unless an option has taken that."""
@@ -396,7 +390,7 @@ class Script:
             sys.modules["__main__"] = sys.modules[name] = module  # pickle looks up the script's classes in __main__
             for package in CLICKS:
                 when_imported(f"{package}.core")(partial(_into_click, stack, config))
-            importlib.import_module(CONNECTED).connect(stack)
+            importlib.import_module(CONNECTED).connect_trainers(stack)
             if trial:
                 passed = trial.config, trial.metric, trial.mode, trial.compared, trial.others
                 again = running_in_spawned(partial(run_again, self, passed, trial.pid, entered()))

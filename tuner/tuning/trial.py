@@ -155,10 +155,9 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
     seed_streams(spec.seed)
     passed = dict(spec.config), *experiment.wanted, experiment.compared.metric, names[1:]
     with explained(reporter), in_trial(*passed) as trial:
-        reporter.look = trial.look
+        reporter.look, trial.num_reports = trial.look, lambda: reporter.num_reports
         trial.stack.enter_context(setup.own_folder(function))
         if isinstance(function, Script):
-            reporter.counts = lambda metrics: trial.ways.counts(trial.by, metrics)
             trial.stack.enter_context(must_report(reporter, names[0]))
         trial.stack.enter_context(program())
         given = dict(spec.config)
@@ -191,7 +190,8 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
             output = None
         if not (takes_config(function) or trial.read):
             raise ValueError(NOT_REACHED)
-        trial.end()
+        if trial.at_end:
+            trial.at_end()
         if inspect.isgenerator(output):
             for metrics in output:
                 if metrics is not None:

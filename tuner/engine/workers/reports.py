@@ -24,11 +24,10 @@ from tuner.engine.workers.own_folder import reported
 from tuner.engine.workers.retried import patiently
 from tuner.errors.gate import metrics_of, text_of
 from tuner.errors.users_code import place_of, place_of_frame, place_raised
-from tuner.record.report_keys import ARRIVED, FINAL, LEFT_OUT, REFUSED, WAITS, Own
+from tuner.record.report_keys import ARRIVED, LEFT_OUT, REFUSED, WAITS, Own
 from tuner.record.storage.files import sync, sync_all
 from tuner.spec.metrics import is_number
 from tuner.spec.spaces import with_place
-from tuner.spec.ways import in_sanity_check
 from tuner.training.devices.usage import Usage
 
 # Advice if a process that the trial has started calls tune.report: its report cannot reach the search.
@@ -54,7 +53,6 @@ class Reporter:
         self._left_out: set[str] = set()
         self.is_measured = True  # whether what this process uses is what the trial uses
         self.look: Callable[[], dict[str, Any]] | None = None  # called at the first report
-        self.counts: Callable[[Mapping[str, Any]], bool] | None = None  # whether what ends an epoch is a report
         self.stopped_by_ray = False
         self.num_reports = 0
         self._pid = os.getpid()
@@ -69,9 +67,6 @@ class Reporter:
             return
         if not isinstance(metrics, Mapping):
             raise ValueError(f"tune.report got a {type(metrics).__name__}: give a dictionary, as {{'loss': loss}}")
-        ends_epoch = not {FINAL, WAITS, RESULT_DUPLICATE} & metrics.keys()
-        if self.counts and ends_epoch and not self.counts(metrics):
-            return
         self.num_reports += 1
         reported()
         # Two kinds of report end no epoch and get no usage: RESULT_DUPLICATE, which Ray sends when the trial's function
@@ -131,6 +126,12 @@ def persisted(persist: Callable[[Checkpoint], Checkpoint], checkpoint: Checkpoin
     for parent in folder.parents[:3]:  # they have the names of the checkpoint, of the trial's folder and of `ray`
         sync(parent)
     return saved
+
+
+def in_sanity_check() -> bool:
+    """Whether the caller runs in the sanity check of a Lightning Trainer; that check's numbers belong to no epoch."""
+    frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
+    return any(frame.f_code.co_name == "_run_sanity_check" for frame in frames)
 
 
 @contextmanager
