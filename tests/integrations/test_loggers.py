@@ -138,8 +138,84 @@ def test_a_way_that_waits_for_its_second_step_leaves_others_the_first_place(sear
 
 def test_a_way_that_comes_too_late_fails_the_trial(search, tmp_path):
     ran, _, output = searched(search, tmp_path, TWO_WAYS.format(first=BY_WANDB, second=BY_REPORT))
-    assert ran.code == 1 and "by wandb.log and by tuner_trial" in ran.out, ran.out + output
+    assert ran.code == 1 and "reports loss by wandb.log, and then another value" in ran.out, ran.out + output
     assert "let tuner_trial report first" in ran.out
+
+
+SAME = "print(json.dumps({'loss': epoch}))", "wandb.log({'loss': epoch})", "report({'loss': epoch})"
+
+
+def test_ways_that_repeat_the_first_epoch_of_another_replace_it(search, tmp_path):
+    text = TWO_WAYS.format(first=SAME[0], second=SAME[1]) + "    " + SAME[2]
+    ran, reports, output = searched(search, tmp_path, text)
+    assert ran.code == 0 and [each["loss"] for each in reports] == [0, 1, 2], ran.out + output
+    assert output.count("wandb.log repeats the report by printed lines; from now on") == 1
+    assert output.count("tuner_trial repeats the report by wandb.log; from now on") == 1
+    assert output.count("reports by wandb.log are left out, because tuner_trial reports") == 1
+
+
+@pytest.mark.parametrize("more", ["report({'loss': 2})", "report({'loss': 1}, checkpoint='.')"])
+def test_a_way_that_begins_with_another_value_or_a_checkpoint_repeats_nothing(search, tmp_path, more):
+    text = f"from tuner_trial import report\nimport wandb\nwandb.init()\nwandb.log({{'loss': 1}})\n{more}\n"
+    ran, _, output = searched(search, tmp_path, text)
+    assert ran.code == 1 and "let tuner_trial report first" in ran.out, ran.out + output
+
+
+def test_a_process_that_the_program_starts_may_report_what_the_program_only_logs(search, tmp_path):
+    text = "import json, subprocess, sys, wandb\nwandb.init()\nfor epoch in range(3):\n"
+    text += "    wandb.log({'loss': epoch}, step=epoch)\n"
+    text += "    subprocess.run([sys.executable, '-m', 'tuner_trial', json.dumps({'loss': epoch})], check=True)\n"
+    ran, reports, output = searched(search, tmp_path, text)
+    assert ran.code == 0 and [each["loss"] for each in reports] == [0, 1, 2], ran.out + output
+
+
+FORKS = """
+import multiprocessing, wandb
+wandb.init()
+def phase(first, last):
+    for epoch in range(first, last):
+        wandb.log({'loss': epoch}STEP)
+phase(0, FIRST)
+other = multiprocessing.get_context('fork').Process(target=phase, args=(FIRST, 4))
+other.start()
+other.join()
+"""
+
+
+@pytest.mark.parametrize("step", ["", ", step=epoch"], ids=["without steps", "with steps"])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_process_that_the_program_forks_reports_what_it_logs_unless_the_program_does(search, tmp_path, step, first):
+    ran, reports, output = searched(search, tmp_path, FORKS.replace("STEP", step).replace("FIRST", str(first)))
+    if first:
+        assert ran.code == 1 and "two processes of the command report" in ran.out, ran.out + output
+    else:
+        assert ran.code == 0 and [each["loss"] for each in reports] == [0, 1, 2, 3], ran.out + output
+
+
+OWN_TUNER = """
+import ray
+from ray import tune
+import tuner_trial
+
+ray.init("local", num_cpus=1, include_dashboard=False)
+
+def train(config):
+    from tensorboardX import SummaryWriter
+    writer = SummaryWriter()
+    for epoch in range(3):
+        writer.add_scalar("loss", 700 + epoch, epoch)
+    tuner_trial.report({"loss": 778})
+    tune.report({"loss": 777})
+
+result = tune.Tuner(train, param_space={"x": 1}).fit()[0]
+tuner_trial.report({"loss": result.metrics["loss"] + 1})
+"""
+
+
+@pytest.mark.slow
+def test_trials_of_a_tuner_that_the_program_runs_do_not_report_for_the_program(search, tmp_path):
+    ran, reports, output = searched(search, tmp_path, OWN_TUNER)
+    assert ran.code == 0 and [each["loss"] for each in reports] == [778], ran.out + output
 
 
 ENDS = """
@@ -207,6 +283,17 @@ def test_lightning_with_the_logger_of_wandb_reports_each_epoch_once(search, tmp_
     assert "reports by wandb.log are left out, because the Trainer reports" in output
 
 
+@pytest.mark.slow
+def test_a_report_in_a_lightning_module_counts_once_an_epoch_and_not_in_the_sanity_check(search, tmp_path):
+    pytest.importorskip("lightning")
+    text = LIGHTNING.replace("self.logger.log_metrics", "tune.report")
+    ran, reports, output = searched(search, tmp_path, "from ray import tune\n" + text, "--metric", "val_loss")
+    assert ran.code == 0, ran.out + ran.err + output
+    (last,) = [float(line.split()[-1]) for line in output.splitlines() if line.startswith("last value:")]
+    assert len(reports) == 3 and reports[-1]["val_loss"] == last
+    assert "tuner: reports come by tune.report" in output and "because tune.report reports" in output
+
+
 TWO_WRITERS = """
 from tensorboardX import SummaryWriter
 train, val = SummaryWriter("runs/train"), SummaryWriter("runs/val")
@@ -227,6 +314,12 @@ def test_the_metric_is_logged_by_one_writer(search, tmp_path, line, code):
         assert "'loss' is logged in runs/val and in runs/train: which is the metric?" in output
     else:
         assert [each["loss"] for each in reports] == [0, 1, 2]
+
+
+def test_two_writers_may_log_the_metric_if_something_else_reports_it(search, tmp_path):
+    text = TWO_WRITERS.format(line="train.add_scalar('loss', 9, epoch); tuner_trial.report({'loss': epoch})")
+    ran, reports, output = searched(search, tmp_path, "import tuner_trial\n" + text)
+    assert ran.code == 0 and [each["loss"] for each in reports] == [0, 1, 2], ran.out + output
 
 
 def test_what_is_logged_does_not_say_of_which_epoch_a_saved_file_is(search, tmp_path):

@@ -92,6 +92,18 @@ def test_the_searched_metric_that_comes_after_the_report_of_the_last_step_is_not
     assert reports == [{"loss": 0}, {"loss": 1}, {"loss": 2}, {"accuracy": 0.9}]
 
 
+def test_the_searched_metric_that_comes_after_the_report_of_its_step_is_in_no_other_step(reports, capsys):
+    with in_trial({"lr": 0.5}, "accuracy", "max", "loss") as trial:
+        wandb.init()
+        for epoch in range(4):
+            wandb.log({"loss": epoch}, step=epoch)
+            if epoch % 2:
+                wandb.log({"accuracy": epoch / 10}, step=epoch)
+        trial.at_end()
+    assert reports == [{"loss": 0}, {"loss": 1}, {"loss": 2}, {"loss": 3, "accuracy": 0.3}]
+    assert capsys.readouterr().out.count("accuracy came after the report of its step") == 1
+
+
 def test_the_numbers_of_a_nested_dictionary_have_the_names_that_wandb_gives_them(reports):
     with in_trial({"lr": 0.5}, "val.loss"):
         wandb.init()

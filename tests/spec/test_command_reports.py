@@ -108,8 +108,8 @@ def test_a_program_in_another_language_reports_by_a_program(search, tmp_path):
     ("text", "why"),
     [
         (
-            "print('{\"loss\": 1}'); tuner_trial.report({'loss': 1})",
-            "the command reports by printed lines and by tuner_trial",
+            "print('{\"loss\": 1}'); tuner_trial.report({'loss': 2})",
+            "the program reports loss by printed lines, and then another value",
         ),
         ("open(os.environ['TUNER_TRIAL'] + '/checkpoint/x', 'w').close(); print('{\"loss\": 1}')", "which waits"),
         ("tuner_trial.report({'loss': [1]})", "loss"),

@@ -16,6 +16,7 @@ from typing import Any
 from wrapt import when_imported
 
 from tuner.spec.command_process import VARIABLE
+from tuner.spec.ways import in_sanity_check
 
 TRAINERS = {  # module that defines a Trainer -> the integration that reports for it
     "lightning.pytorch": "tuner.integrations.lightning",
@@ -55,24 +56,22 @@ def connect_trainers(stack: ExitStack) -> None:
 
 
 def _connect_tune(tune: Any) -> None:
-    import ray
-    from tuner_trial import checkpoint_folder
+    from tuner_trial import checkpoint_folder, in_trial_of_ray
     from tuner_trial import report as send
 
     own_report, own_checkpoint = tune.report, tune.get_checkpoint
 
-    def is_trial_of_ray() -> bool:  # that a Tuner of the command runs
-        return bool(ray.is_initialized() and tune.get_context().get_trial_id())
-
     def report(metrics: Mapping[str, Any], *, checkpoint: Any = None, **options: Any) -> None:
-        if is_trial_of_ray():
+        if in_trial_of_ray():
             own_report(metrics, checkpoint=checkpoint, **options)
+            return
+        if in_sanity_check():
             return
         with checkpoint.as_directory() if checkpoint else nullcontext() as folder:
             send(metrics, folder, "tune.report")
 
     def get_checkpoint() -> Any:
-        if is_trial_of_ray():
+        if in_trial_of_ray():
             return own_checkpoint()
         folder = checkpoint_folder()
         return folder and tune.Checkpoint.from_directory(folder)

@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,14 @@ class Steps:
     names: set[str] = field(default_factory=set)  # what was logged for this step
     is_sent: bool = False  # whether this step was reported
     usual: set[str] = field(default_factory=set)  # what was logged for any step that was reported
+    late: dict[str, Any] = field(default_factory=dict)  # the searched metric, if this step was reported without it
 
     def log(self, data: Mapping[str, Any], step: Any = None, commit: bool | None = None) -> None:
         """Keep the numbers of `data`, and report a step that is complete.
 
-        A step begins anew when a metric of `needed` comes again. What a reported step gets later is left out, but for
-        the searched metric, and awaited in the steps after it. `commit` takes precedence, as in W&B.
+        A step begins anew when a metric of `needed` comes again. What a reported step gets later is left out, and
+        awaited in the steps after it; the searched metric of the last step is reported at the end. `commit` takes
+        precedence, as in W&B.
         """
         values = numbers_in(data)
         found = self.needed & values.keys()
@@ -61,7 +64,7 @@ class Steps:
         if begins:
             self.step, self.names, self.is_sent = step, set(), False
         elif step is not None and self.is_sent:
-            self.numbers |= {name: value for name, value in values.items() if name == self.metric}
+            self.late = {name: value for name, value in values.items() if name == self.metric} or self.late
             if late := sorted(values.keys() - self.usual - {self.metric}):
                 print(f"{self.by}: {', '.join(late)} came after the report of step {step}; later steps wait for it")
             self.usual |= values.keys()
@@ -82,7 +85,11 @@ class Steps:
         """Report the last step of a logger's run, and begin the next run."""
         if self.is_whole():
             self._report()
-        self.numbers, self.step, self.names, self.is_sent, self.usual = {}, None, set(), False, set()
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, without a report of what was logged."""
+        self.numbers, self.step, self.names, self.is_sent, self.usual, self.late = {}, None, set(), False, set(), {}
 
     def end(self, summary: Mapping[str, Any] | None = None) -> str:
         """Report the last step, and what only the logger's `summary` has; return why there is no report, or "".
@@ -94,6 +101,7 @@ class Steps:
             self._report()
         if self.sent and self.metric in self.needed:
             return ""
+        self.numbers |= self.late
         last = numbers_in(summary or {})
         if not self.sent:
             self.numbers |= last
@@ -106,7 +114,9 @@ class Steps:
         return f"the metric {missing[0]!r}{nearest(missing[0], self.numbers)}; it logged {logged}" if missing else ""
 
     def _report(self) -> None:
-        report, self.numbers = self.numbers, {}
+        if self.late:
+            print(f"{self.by}: {self.metric} came after the report of its step; later steps wait for it")
+        report, self.numbers, self.late = self.numbers, {}, {}
         self.usual, self.is_sent, self.sent = self.usual | self.names, True, self.sent | report.keys()
         self.send(report)
 
@@ -130,10 +140,15 @@ def of_command(by: str, summary: Callable[[], Mapping[str, Any]] = dict) -> Step
 
     def end() -> None:
         with contextlib.suppress(SystemExit):  # the search has stopped the trial, which ends anyway
-            if os.getpid() == pid and (why := steps.end(summary())) and steps.numbers:
+            if (why := steps.end(summary())) and steps.numbers:
                 print(f"{by}: the program has never logged {why}", file=sys.stderr)
 
-    atexit.register(end)
+    def begin(steps: Steps) -> None:  # in a process that multiprocessing has forked, and that calls no exit handler
+        steps.forget()
+        util.Finalize(None, end, exitpriority=0)
+
+    atexit.register(lambda: end() if os.getpid() == pid else None)
+    util.register_after_fork(steps, begin)
     return steps
 
 

@@ -131,7 +131,14 @@ class TunerCallback(TrainerCallback):
 
     def on_train_end(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
         self._training = False  # so that `trainer.evaluate` after the training is not reported
-        if self._active and not Path(self._output_dir).is_absolute():  # another trial would overwrite such a folder
+        if not self._active:
+            return
+        if Path(self._output_dir).is_absolute():
+            print(
+                f"tuner: {self._output_dir} stays as it is, since every trial would overwrite it: what is saved after "
+                "the training is removed; its checkpoint has the model. A relative output_dir is the trial's own"
+            )
+        else:
             args.output_dir = self._output_dir  # for `trainer.save_model()`, into the trial's own folder
 
 

@@ -111,7 +111,7 @@ def log(
     trial = _trial()
     if trial is None:
         __getattr__("log")(data, step, commit, *arguments, **options)
-    elif trial.pid == os.getpid():  # only this process can report, not one that it has forked
+    elif trial.pid == os.getpid() or VARIABLE in os.environ:  # a process that a script has forked cannot report
         _steps_of(trial).log(data or {}, step, commit)
 
 

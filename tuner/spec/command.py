@@ -29,6 +29,7 @@ from tuner.errors import Parser, RequestError, nearest
 from tuner.spec import domains
 from tuner.spec.arrived import by_path
 from tuner.spec.command_process import CHECKPOINT, CONFIG, NEWEST, Program, Sent, Starter, is_running, search_path
+from tuner.spec.ways import NUM_WITH_CHECKPOINT, PRINTED, WAYS, Ways
 
 DOMAINS = (  # of Ray Tune
     "uniform", "quniform", "loguniform", "qloguniform", "randn", "qrandn", "randint", "qrandint", "lograndint",
@@ -43,11 +44,6 @@ MUST_WAIT = (  # else the copy may be of the epoch after, or of half a file
     "the command has saved a checkpoint, but its printed or logged reports do not say of which epoch it is: report by "
     "`tuner_trial.report(metrics)` in Python, or by the program `python -m tuner_trial '{\"loss\": 0.5}'`, which waits"
 )
-# What may report an epoch: of several that do, the first counts. `tuner_trial` ranks with `tune.report`.
-WAYS = "tune.report", "the Trainer", "Keras", "wandb.log", "MLflow", "TensorBoard", "printed lines"
-NUM_WITH_CHECKPOINT = 3  # the first ones, which report when an epoch ends: what is saved by then belongs to it
-PRINTED = WAYS[-1]
-ONE_WAY = "each epoch would count twice; keep one way, or let {first} report first: what comes after it is left out"
 TWO_CHECKPOINTS = "the command saves in {checkpoint}, and reports another checkpoint, too: keep one way"
 TWO_PROCESSES = "two processes of the command report, as each rank would: report by one, that of rank 0"
 QUOTED = "its last lines:"  # begins what an error quotes of the output
@@ -89,35 +85,31 @@ class Command:
         """
         from ray import tune
 
-        kept, by, num_reports = Kept(folder / CHECKPOINT), PRINTED, 0
+        kept, ways = Kept(folder / CHECKPOINT), Ways(metrics[0])
         kept.restore(tune.get_checkpoint())
         program = Program(self.filled(config, {**own, **places_in(folder)}), folder, config, metrics, start)
-        last, waits, pid, left_out = deque[str](maxlen=LAST_LINES), None, 0, set[str]()
+        last, waits, pid = deque[str](maxlen=LAST_LINES), None, 0
         try:
             for each in program.heard():
                 found: dict[str, Any] = {}
                 if isinstance(each, Sent):
-                    waits = each
-                    if _order(each.by) <= _order(by):
-                        if num_reports and each.by != by:
-                            ways = f"the command reports by {by} and by {each.by}"
-                            raise RuntimeError(f"{ways}: {ONE_WAY.format(first=each.by)}")
-                        if pid not in (0, each.pid) and is_running(pid):
+                    waits, before = each, ways.by
+                    if not each.metrics:
+                        ways.announce(each.by)
+                    elif ways.counts(each.by, each.metrics, bool(each.checkpoint or kept)):
+                        found = each.metrics
+                    if ways.by == each.by:
+                        if ways.by == before and pid not in (0, each.pid) and is_running(pid):
                             raise RuntimeError(TWO_PROCESSES)
-                        found, by, pid = each.metrics, each.by, each.pid
-                    elif each.metrics and each.by not in left_out:
-                        left_out.add(each.by)
-                        print(f"tuner: reports by {each.by} are left out, because {by} reports", flush=True)
+                        pid = each.pid
                 else:
                     line = each.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
                     last.append(line[:MOST_CHARS])
-                    found = self.metrics_in(line, metrics) if by == PRINTED else {}
+                    printed = self.metrics_in(line, metrics) if ways.by == PRINTED else {}
+                    found = printed if printed and ways.counts(PRINTED, printed) else {}
                 if found:
-                    num_reports += 1
-                    if num_reports == 1 and by != PRINTED:
-                        print(f"tuner: reports come by {by}", flush=True)
                     saved, sent = kept.changed(), waits.checkpoint if waits else ""
-                    if saved and (sent or by in WAYS[NUM_WITH_CHECKPOINT:]):
+                    if saved and (sent or ways.by in WAYS[NUM_WITH_CHECKPOINT:]):
                         raise RuntimeError(TWO_CHECKPOINTS if sent else MUST_WAIT)
                     saved = saved or sent
                     tune.report(found, checkpoint=tune.Checkpoint.from_directory(saved) if saved else None)
@@ -132,7 +124,7 @@ class Command:
             os.kill(os.getpid(), signal.SIGKILL)  # as for lack of memory: a trial that ends so is retried
         if code:
             raise RuntimeError(f"the command {_ending(code)}; {_told(last)}")
-        if not num_reports and not tune.get_checkpoint():  # a resumed one may have reported its last epoch before
+        if not ways.num and not tune.get_checkpoint():  # a resumed one may have reported its last epoch before
             why = f"no process of it reported or logged the metric, and it printed no {self._wanted(metrics)}"
             raise RuntimeError(f"the command has not reported: {why}; {_told(last)}")
 
@@ -225,6 +217,9 @@ class Kept:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
+
+    def __bool__(self) -> bool:
+        return any(self.folder.iterdir())
 
     def restore(self, checkpoint: Any) -> None:
         """Copy the trial's checkpoint into the folder, if there is one."""
@@ -385,10 +380,6 @@ def _number(name: str, text: str) -> float:
         return float(text.strip().rstrip(",;:)]}"))
     except ValueError as error:
         raise ValueError(f"report= matches {text!r} as the {name}: make its group match a number") from error
-
-
-def _order(way: str) -> int:
-    return WAYS.index(way) if way in WAYS else 0
 
 
 def _ending(code: int) -> str:

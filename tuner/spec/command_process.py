@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tuner.spec.ways import WAYS
+
 GRACE_S = 4.0  # seconds that a stopped command has until SIGKILL; less than `keeper.GRACE_S`
 SOFT_S = 2.0  # of them, before SIGTERM, if a process of it waits for an answer and so knows that the trial has ended
 MOST_BYTES = 1 << 20  # of a line without an end, or of a report, that are kept
@@ -65,7 +67,7 @@ class Sent:
             text += data
         try:
             told = json.loads(text)
-            self.metrics, self.by = dict(told["metrics"]), str(told["by"])
+            self.metrics, self.by = dict(told["metrics"]), told["by"] if told["by"] in WAYS else WAYS[0]
             self.checkpoint = str(told["checkpoint"] or "")
         except (KeyError, TypeError, RecursionError) as error:
             raise ValueError("no report") from error

@@ -28,6 +28,7 @@ from tuner.record.report_keys import ARRIVED, LEFT_OUT, REFUSED, WAITS, Own
 from tuner.record.storage.files import sync, sync_all
 from tuner.spec.metrics import is_number
 from tuner.spec.spaces import with_place
+from tuner.spec.ways import in_sanity_check
 from tuner.training.devices.usage import Usage
 
 # Advice if a process that the trial has started calls tune.report: its report cannot reach the search.
@@ -126,12 +127,6 @@ def persisted(persist: Callable[[Checkpoint], Checkpoint], checkpoint: Checkpoin
     for parent in folder.parents[:3]:  # they have the names of the checkpoint, of the trial's folder and of `ray`
         sync(parent)
     return saved
-
-
-def in_sanity_check() -> bool:
-    """Whether the caller runs in the sanity check of a Lightning Trainer; that check's numbers belong to no epoch."""
-    frames = (frame for frame, _ in traceback.walk_stack(inspect.currentframe()))
-    return any(frame.f_code.co_name == "_run_sanity_check" for frame in frames)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
     """Report an epoch; returns when the search has decided, and raises SystemExit if it has stopped the trial.
 
     Of a program with several ranks, only that of rank 0 reports: of `torch.distributed`, or by the variable RANK.
+    Trials of a Ray Tuner that the program runs itself do not report here.
 
     Args:
         metrics: name -> number or text; numpy's and torch's numbers, too. Empty = no report yet, but `by` will report,
@@ -40,7 +41,7 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
         ValueError: the report is larger than MOST_BYTES.
     """
     folder = os.environ.get(VARIABLE)
-    if not folder or _rank() != 0:
+    if not folder or _rank() != 0 or in_trial_of_ray():
         return
     path = checkpoint and os.path.abspath(checkpoint)
     text = json.dumps({"metrics": dict(metrics), "checkpoint": path, "by": by}, default=_number)
@@ -79,6 +80,12 @@ def checkpoint_folder() -> Optional[str]:  # noqa: UP045  (for Python 3.6)
             return file.read()
     except OSError:
         return None
+
+
+def in_trial_of_ray() -> bool:
+    """Whether this process runs a trial of a Ray Tuner that the program has started."""
+    tune = sys.modules.get("ray.tune")
+    return bool(tune and sys.modules["ray"].is_initialized() and tune.get_context().get_trial_id())
 
 
 def _rank() -> int:
