@@ -15,8 +15,8 @@ from tuner.errors import RequestError
 from tuner.spec.constraints import aim_of
 from tuner.spec.experiment import PAIRS
 from tuner.spec.spaces import find_space
+from tuner.tuning.call import SearchCall
 from tuner.tuning.resume.loading import load_resumed
-from tuner.tuning.session import SearchCall
 
 NAME = "simulated"
 SPACE = find_space(str(SPACES / "tiny.py"))

@@ -41,10 +41,10 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.facts import space_facts
 from tuner.spec.resources import Resources
 from tuner.tuning.assembly import assemble
-from tuner.tuning.checks.request import Request
+from tuner.tuning.call import Request, SearchCall
 from tuner.tuning.resume.loading import continued, load_resumed
 from tuner.tuning.searchers import forest
-from tuner.tuning.session import SearchCall, make_folder, open_journal
+from tuner.tuning.session import make_folder, open_journal
 
 __all__ = ["NAME", "metrics_of", "plan_of", "simulate"]
 

@@ -28,7 +28,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space
 from tuner.tuning.assembly import assemble
-from tuner.tuning.checks.request import Request
+from tuner.tuning.call import Request
 from tuner.tuning.resume.lost_checkpoints import with_checkpoints
 from tuner.tuning.session import open_journal
 

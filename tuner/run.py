@@ -37,7 +37,8 @@ from tuner.spec.option_values import (
 )
 from tuner.spec.script_text import options_of
 from tuner.spec.spaces import file_of, list_spaces
-from tuner.tuning.session import SearchCall, run_search
+from tuner.tuning.call import SearchCall
+from tuner.tuning.session import run_search
 
 EXIT_CODES = "0 done, 1 no finite metric, every trial failed or the search gave up, 2 wrong request, 130 interrupted"
 EXAMPLE = "--param 'lr=uniform(0, 1)' -- python train.py --lr {lr}"

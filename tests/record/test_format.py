@@ -19,7 +19,7 @@ from tuner.spec.facts import facts_of
 from tuner.spec.spaces import find_space
 from tuner.tuning.answer.best import load_best
 from tuner.tuning.answer.writing import config_of
-from tuner.tuning.checks.request import Request
+from tuner.tuning.call import Request
 from tuner.tuning.session import open_journal
 
 

@@ -20,8 +20,8 @@ from tuner.serve import actions
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
 from tuner.spec.experiment import Experiment
+from tuner.tuning.call import SearchCall
 from tuner.tuning.resume.loading import journaled_events, load_resumed
-from tuner.tuning.session import SearchCall
 
 ALL, DEMO = "/api/experiments", "/api/experiments/demo"
 CHANGES = {

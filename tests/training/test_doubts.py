@@ -84,7 +84,7 @@ def test_a_saved_model_that_validates_otherwise_is_told(model, named):
     saved = torch.load(io.BytesIO(state), weights_only=True)["training"]
     with training(model) as one:
         one.load_weights(saved)
-        said = doubts.of_model(one, loss, saved["attributes"])
+        said = doubts.of_model(loss, saved["attributes"], one.model, one.validation_loss)
     assert named in said and bool(named) == bool(said)
     assert not named or f"{loss:.6g}" in said
 
@@ -95,7 +95,7 @@ def test_a_saved_model_that_validates_with_nan_is_told():
     with training(lambda: nn.Linear(6, 2)) as one:
         one.load_weights(saved)
         one.model.weight.data.fill_(float("nan"))
-        assert "has validation loss nan" in doubts.of_model(one, loss, [])
+        assert "has validation loss nan" in doubts.of_model(loss, [], one.model, one.validation_loss)
 
 
 def test_a_validation_part_that_is_augmented_is_no_doubt():

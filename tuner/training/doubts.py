@@ -4,51 +4,52 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch.nn
 
 from tuner.training.beside import unkept
 
-if TYPE_CHECKING:
-    from tuner.training.loop import Training
-
 SAME_LOSS = 1e-3  # relative; GPUs and numbers of threads differ by less
 SAME_MODEL = 1e-2  # relative; bfloat16 on a GPU and on a CPU differ by less
+Loss = Callable[[], float]  # computes a validation loss of the loaded training
 CURE = "keep it in a buffer (register_buffer), or return it from get_extra_state"
 
 
-def of_checkpoint(training: Training, state: dict[str, Any]) -> str:
+def of_checkpoint(state: Mapping[str, Any], config: Mapping[str, Any], model: torch.nn.Module, loss: Loss) -> str:
     """Say how the loss of the first validation batch differs from that with which `state` was saved, if it does.
 
-    Not compared are settings that have changed since, and models that draw random numbers.
+    Not compared are settings that have changed since.
     """
     before = state["first_loss"]
-    if training.rank or before is None or not math.isfinite(before) or state["config"] != fingerprint(training.config):
-        return ""
-    after = training.loss_of_first_batch()
-    same = math.isclose(before, after, rel_tol=SAME_LOSS, abs_tol=SAME_LOSS)
-    if same or not _is_same(training.loss_of_first_batch(), after):
+    after = _other(before, loss, SAME_LOSS, SAME_LOSS) if state["config"] == fingerprint(config) else None
+    if after is None:
         return ""
     what = f"after the checkpoint of epoch {state['epoch']} was loaded, the first validation batch has loss {after:.6g}"
-    return f"{what}, which was {before:.6g} before: {_lacking(training, [])}"
+    return f"{what}, which was {before:.6g} before: {_lacking(model, [])}"
 
 
-def of_model(training: Training, recorded: Any, attributes: Iterable[str]) -> str:
+def of_model(recorded: Any, attributes: Iterable[str], model: torch.nn.Module, loss: Loss) -> str:
     """Say how the validation loss of the loaded weights differs from the `recorded` one, a number, if it does.
 
     Args:
         attributes: the names of those that the training changed.
     """
-    if not isinstance(recorded, float) or not math.isfinite(recorded):
-        return ""
-    after = _validation_loss(training)
-    if math.isclose(recorded, after, rel_tol=SAME_MODEL, abs_tol=SAME_MODEL):
-        return ""
-    if not _is_same(_validation_loss(training), after):
+    if (after := _other(recorded, loss, SAME_MODEL)) is None:
         return ""
     what = f"its saved model has validation loss {after:.6g}, which was {recorded:.6g} in the search"
-    return f"{what}: {_lacking(training, attributes)}"
+    return f"{what}: {_lacking(model, attributes)}"
+
+
+def _other(before: Any, loss: Loss, relative: float, absolute: float = 0.0) -> float | None:
+    """Return the loss of now, if it differs; a model that draws random numbers is not compared."""
+    if not isinstance(before, float) or not math.isfinite(before):
+        return None
+    after = loss()
+    same = math.isclose(before, after, rel_tol=relative, abs_tol=absolute)
+    return None if same or not _is_same(loss(), after) else after
 
 
 def _is_same(one: float, other: float) -> bool:
@@ -59,11 +60,7 @@ def fingerprint(config: Mapping[str, Any]) -> int:
     return zlib.crc32(repr(sorted(config.items())).encode())
 
 
-def _validation_loss(training: Training) -> float:
-    return training.evaluate_examples(training.validation_examples, {"loss"})["loss"]
-
-
-def _lacking(training: Training, attributes: Iterable[str]) -> str:
-    names = ", ".join([*islice(attributes, 3), *unkept(training.model)])
+def _lacking(model: torch.nn.Module, attributes: Iterable[str]) -> str:
+    names = ", ".join([*islice(attributes, 3), *unkept(model)])
     where = f", perhaps in {names}" if names else ""
     return f"no state_dict may have a part of its state{where}; {CURE}"

@@ -244,6 +244,9 @@ class Training:
             name: values[name] for name in ("loss", *self.task.all_metrics, *self.task.model_metrics) if name in names
         }
 
+    def validation_loss(self) -> float:
+        return self.evaluate_examples(self.validation_examples, {"loss"})["loss"]
+
     @torch.no_grad()
     def loss_of_first_batch(self) -> float:
         """Returns the validation loss of this process's first batch, as `evaluate_examples` notes it."""
@@ -305,7 +308,8 @@ class Training:
         except ValueError as error:
             raise ValueError(f"the checkpoint {error}") from None
         self.load_state_dict(saved["training"])
-        self.doubt = doubts.of_checkpoint(self, saved["training"])
+        if not self.rank:
+            self.doubt = doubts.of_checkpoint(saved["training"], self.config, self.model, self.loss_of_first_batch)
         self.load_all_weights(saved["training"])  # a model may change when it is evaluated
         return saved["extra"]
 

@@ -21,7 +21,8 @@ from tuner.spec.experiment import Options, Table, with_fields
 from tuner.spec.script import importing, running
 from tuner.spec.space import Space
 from tuner.spec.space_objects import space_of
-from tuner.tuning.session import SearchCall, run_search
+from tuner.tuning.call import SearchCall
+from tuner.tuning.session import run_search
 
 if TYPE_CHECKING:
     from ray import tune

@@ -40,7 +40,8 @@ from tuner.training.task import TrialSpec
 from tuner.tuning import trial as trials
 from tuner.tuning.arrivals import Arrivals
 from tuner.tuning.budget import Budget
-from tuner.tuning.checks.request import Request, material
+from tuner.tuning.call import Request
+from tuner.tuning.checks.request import material
 from tuner.tuning.output.progress import ProgressTable, table_metrics
 from tuner.tuning.population import PopulationScheduler
 from tuner.tuning.proposals import Proposals, keeping

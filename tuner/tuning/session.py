@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tuner.engine.local.process_state import process_state
@@ -22,43 +21,15 @@ from tuner.record.storage.files import sync, why_unsafe
 from tuner.record.storage.lock import only_driver
 from tuner.record.storage.object_store import ObjectStore, Uploader
 from tuner.spec.command import is_command
-from tuner.spec.experiment import BUDGETS, Experiment, Options, Table, is_uri, values_of
+from tuner.spec.experiment import Experiment, Options, is_uri
 from tuner.spec.patience import STARTING, patience
 from tuner.spec.resources import resources_of
 from tuner.spec.spaces import LoadedSpace, mentions_torch
+from tuner.tuning.call import Request, SearchCall
 from tuner.tuning.resume.loading import gone, load_resumed
 
 if TYPE_CHECKING:
     from tuner.tuning.answer.result import SearchResult
-    from tuner.tuning.checks.request import Request
-
-
-@dataclass
-class SearchCall:
-    """A request for a search, from a command line or a call of `tuner.search`."""
-
-    given: dict[str, Any]  # the options that the caller gave, by name
-    space: LoadedSpace | None = None  # defined in the calling program; None if `given` or the resumed search names it
-    resume: str = ""
-    trust: bool = False
-    preflight: bool = True
-    dry_run: bool = False
-    table: Table = "fit"
-    command: list[str] = field(default_factory=list)
-    begun: Experiment | None = None  # `run_search` sets it once the options are checked
-
-    def options_over(self, default: Options) -> Options:
-        """Returns `default` with the caller's options; a new search also keeps the space's own options of `added`.
-
-        A new search with a budget has no other limit on its trials, unless the caller gives one, or half of the
-        settings (refine) or the population (pbt) needs one.
-        """
-        added = () if isinstance(default, Experiment) else ("point", "prior", "stop", "constraint", "unchecked")
-        needs_number = self.given.get("searcher") == "refine" or self.given.get("scheduler") == "pbt"
-        if added and not needs_number and any(self.given.get(name) for name in BUDGETS):
-            self.given.setdefault("num_samples", 0)
-        more = {name: (*getattr(default, name), *self.given[name]) for name in added if name in self.given}
-        return Options(**{**values_of(default), **self.given, **more})
 
 
 def run_search(call: SearchCall) -> SearchResult | None:

@@ -20,9 +20,9 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 from tuner.training.data import Arrays, Splits, hold_out
 from tuner.tuning import session
+from tuner.tuning.call import Request
 from tuner.tuning.checks import trying
 from tuner.tuning.checks.preflight import packed, settings_of
-from tuner.tuning.checks.request import Request
 
 HEAD = """
 import threading

@@ -13,7 +13,8 @@ from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import find_space
 from tuner.tuning.answer import result
-from tuner.tuning.checks.request import Request, load_data
+from tuner.tuning.call import Request
+from tuner.tuning.checks.request import load_data
 from tuner.tuning.output import console
 
 TINY = str(Path(__file__).parents[2] / "spaces" / "tiny.py")

@@ -30,15 +30,12 @@ PATIENCE_S = 300.0  # seconds for the answers of all nodes: up to 10 s, above 60
 
 def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     """Returns the search's runtime environment: the paths from which this process imported the packages to send."""
-    import search_spaces
-    import tuner
-
-    modules = {"tuner": tuner, "search_spaces": search_spaces}
+    names = {"tuner": None, "search_spaces": None}  # in this order
     if not _is_file(loaded_space) and loaded_space.module != MAIN:  # otherwise cloudpickle sends the space's code
-        own = loaded_space.module.partition(".")[0]
-        modules[own] = sys.modules[own]
+        names[loaded_space.module.partition(".")[0]] = None
+    modules = [importlib.import_module(name) for name in names]
     # Paths, not modules: under `ray job submit`, Ray deep-copies this runtime environment, and cannot copy modules.
-    paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules.values()]
+    paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules]
     return {"py_modules": paths, "excludes": ["**/__pycache__"]}
 
 

@@ -30,7 +30,7 @@ from tuner.spec.spaces import is_in_main, is_path
 from tuner.training.devices.usage import NEEDED
 from tuner.tuning.answer.best import BestTrial, best_trial, checksums_in, is_loadable
 from tuner.tuning.answer.writing import columns_in, conclude, trials_table
-from tuner.tuning.checks.request import Request
+from tuner.tuning.call import Request
 from tuner.tuning.output.console import banner, listed, notes_on_metric, place
 from tuner.tuning.resume.loading import gone
 from tuner.views.certainty import certainty, confirmed_lines

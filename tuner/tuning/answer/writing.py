@@ -378,7 +378,8 @@ def evaluate(
     with bounded_output(), scratch_folder(config["space"]):
         with contextlib.closing(Training(task, splits, spec)) as training:
             training.load_weights(state)  # the optimizer is not needed, and may not be loadable
-            return training.evaluate(splits.test), doubts.of_model(training, recorded, state["attributes"])
+            changed, loss = state["attributes"], training.validation_loss
+            return training.evaluate(splits.test), doubts.of_model(recorded, changed, training.model, loss)
 
 
 def _tested(

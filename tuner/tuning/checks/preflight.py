@@ -30,8 +30,9 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import message_of, with_line, with_place
 from tuner.training.data import Arrays, DataError
 from tuner.training.task import METRICS
+from tuner.tuning.call import Request
 from tuner.tuning.checks.failed import SKIP, CheckFailed, Config
-from tuner.tuning.checks.request import Request, load_data, material
+from tuner.tuning.checks.request import load_data, material
 from tuner.tuning.searchers.sampling import variants
 
 logger = logging.getLogger(__name__)

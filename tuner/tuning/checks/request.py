@@ -6,9 +6,9 @@ import logging
 import math
 import os
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tuner.engine.cluster.joining import check_head
 from tuner.engine.local.alone import local_cluster
@@ -24,42 +24,24 @@ from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import LATEST, Experiment, Options, is_uri, local_root
 from tuner.spec.facts import facts_of
-from tuner.spec.resources import Resources, resources_of
+from tuner.spec.resources import resources_of
 from tuner.spec.space import check_unchecked
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.spec.spaces import LoadedSpace, compared_option, find_space, metric_option, with_place
 from tuner.training.data import DataError
 from tuner.training.task import METRICS
+from tuner.tuning.call import Request, Resumed, SearchCall
 from tuner.tuning.checks.failed import advice_on
 from tuner.tuning.checks.known import past_of
 from tuner.tuning.output.wandb_mirror import wandb_mode
-from tuner.tuning.resume.loading import Resumed, continued
+from tuner.tuning.resume.loading import continued
 from tuner.tuning.searchers.named import check_searcher, usable
 from tuner.tuning.searchers.sampling import grid_size
 
 if TYPE_CHECKING:
     from tuner.engine.cluster.probe import OnPath
-    from tuner.engine.processes.client import Shared
-    from tuner.training.data import Splits
-    from tuner.tuning.session import SearchCall
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Request:
-    """A checked request to run a search; its data, a cluster's resources and the space's code are checked later."""
-
-    experiment: Experiment
-    loaded_space: LoadedSpace
-    facts: dict[str, Any]
-    history: list[Event]
-    resources: Resources | None  # None if they depend on a cluster that the driver has not joined
-    wandb_mode: str
-    splits: Splits | None = None
-    past: dict[str, Any] = field(default_factory=dict)  # the settings and trials of --start-from
-    trusted: bool = False  # whether --trust was given
-    shared: Shared | None = None  # `material`, once it has been packed for trials on this machine
 
 
 def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Request:

@@ -24,13 +24,13 @@ from tuner.spec.script import Script
 from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space_objects import saves_checkpoints
 from tuner.tuning.budget import Budget, mean_epochs
+from tuner.tuning.call import Request
 from tuner.tuning.searchers.forest import NUM_RANDOM
 from tuner.tuning.searchers.named import first_num_samples, num_settings
 from tuner.tuning.searchers.sampling import GridSearcher, num_random, variants
 
 if TYPE_CHECKING:
     from tuner.spec.space import Space
-    from tuner.tuning.checks.request import Request
 
 UNSEEDED = (
     "gets no seed, so --confirm repeats it unseeded: only what it draws from the global random streams of Python, "

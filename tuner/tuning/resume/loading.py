@@ -9,7 +9,7 @@ import shlex
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from tuner.errors import RequestError, say
 from tuner.errors.gate import fingerprint
@@ -32,21 +32,11 @@ from tuner.spec.experiment import LATEST, Experiment, Options, fixed_epochs, is_
 from tuner.spec.facts import space_facts
 from tuner.spec.option_values import option, rows_of
 from tuner.spec.spaces import LoadedSpace, file_of, find_space, is_path, split_path
+from tuner.tuning.call import Resumed, SearchCall
 from tuner.tuning.resume.lost_checkpoints import with_checkpoints
 from tuner.tuning.resume.trust import OPTION, code_of, recorded_path, refuse_data_folder, refuse_links
 
-if TYPE_CHECKING:
-    from tuner.tuning.session import SearchCall
-
 logger = logging.getLogger(__name__)
-
-
-class Resumed(NamedTuple):
-    """An experiment to resume, the facts of experiment.json besides its options, and the name that loads its space."""
-
-    experiment: Experiment
-    facts: dict[str, Any]
-    space: str
 
 
 def load_resumed(call: SearchCall, stack: ExitStack) -> Resumed:
