@@ -96,7 +96,7 @@ class Command:
                     waits, before = each, ways.by
                     if not each.metrics:
                         ways.announce(each.by)
-                    elif ways.counts(each.by, each.metrics, bool(each.checkpoint or kept)):
+                    elif ways.counts(each.by, each.metrics, bool(each.checkpoint) or kept.has_files()):
                         found = each.metrics
                     if ways.by == each.by:
                         if ways.by == before and pid not in (0, each.pid) and is_running(pid):
@@ -218,7 +218,7 @@ class Kept:
         self.folder = folder
         folder.mkdir()
 
-    def __bool__(self) -> bool:
+    def has_files(self) -> bool:
         return any(self.folder.iterdir())
 
     def restore(self, checkpoint: Any) -> None:

@@ -53,11 +53,10 @@ class Ways:
             return False
         if self.num and by != self.by:
             if self.num > 1 or has_checkpoint or metrics.get(self.metric, self) != self.value:
-                first = "leave out --report" if self.by == PRINTED else "log it by another name"
-                remedy = f"{first}, or let {by} report first"
                 raise RuntimeError(
                     f"the program reports {self.metric} by {self.by}, and then another value or a checkpoint by {by}, "
-                    f"so that each epoch would count twice: {remedy}"
+                    "so that each epoch would count twice: log it by another name, give no --report, or let "
+                    f"{by} report first"
                 )
             print(f"tuner: {by} repeats the report by {self.by}; from now on, reports come by {by}", flush=True)
             self.by = by
