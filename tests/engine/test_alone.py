@@ -17,7 +17,6 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from killing import seen
 
 from tuner.engine.local import alone
 from tuner.engine.local.alone import importing, keep_token_private, start_ahead
@@ -142,19 +141,15 @@ def test_the_ray_of_a_search_listens_on_loopback_alone_keeps_files_private_and_l
     assert EXPECTED <= {name for name, _ in listeners}
     assert all(is_loopback(address) for _, address in listeners), sorted(listeners)
     assert [stat.S_IMODE(folder.stat().st_mode) for folder in sessions.iterdir()] == [0o700]
-    rays = dict(seen(psutil.Process(driver.pid).children(recursive=True), psutil.Process.name))
+    rays = psutil.Process(driver.pid).children(recursive=True)
     for each in rays:  # a closed terminal sends it to each process of the command, but only the driver may end Ray
-        with contextlib.suppress(psutil.NoSuchProcess):  # a worker that Ray did not need has ended
-            each.send_signal(signal.SIGHUP)
-    sockets = [c for _, its_sockets in seen(rays, psutil.Process.net_connections) for c in its_sockets]
-    ports = {c.laddr.port for c in sockets if c.status == psutil.CONN_LISTEN}
+        each.send_signal(signal.SIGHUP)
+    ports = {c.laddr.port for each in rays for c in each.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
     assert len(ports) >= len(EXPECTED)
     paths = "/metrics", "/api/healthz", "/api/local_raylet_healthz"
     assert not [path for port in ports for path in paths if answers(port, path)]
-    words = [word for _, line in seen(rays, psutil.Process.cmdline) for word in line]
-    assert words and not any("DashboardAgent" in word or "dashboard/agent" in word for word in words)
-    ended = psutil.wait_procs(rays, timeout=0.5)[0]
-    assert rays and not {rays[process] for process in ended} & EXPECTED
+    assert not any("DashboardAgent" in word or "dashboard/agent" in word for each in rays for word in each.cmdline())
+    assert rays and not psutil.wait_procs(rays, timeout=0.5)[0]
     driver.terminate()
     assert driver.communicate(timeout=60) == ("interrupted by SIGTERM\n", "") and driver.returncode == 0
     assert not list(sessions.iterdir())

@@ -6,6 +6,7 @@ import pickle
 import sys
 import types
 
+import click  # noqa: F401  before any test: else what waits for its import in one test stays for the next ones
 import pytest
 import torch
 from ray import tune

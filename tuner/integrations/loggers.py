@@ -43,15 +43,15 @@ def connect_tensorboard(module: Any) -> None:
 
     def data_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
         tag, folder = call["tag"], str(getattr(call["self"], "log_dir", None) or call["self"].logdir)
-        if tag in steps.needed and len(folders) == 1 and folder != folders[0]:
-            if call.get("global_step") is None:  # `add_hparams` repeats the last value, in a folder of its own
-                return {}
-            why = f"{tag!r} is logged in {folders[0]} and in {folder}: which is the metric? Rename one tag"
-            if steps.sent:
-                raise ValueError(why)
-            print(f"TensorBoard: {why}; until then, it is no report")
-            steps.numbers.clear()
         if tag in steps.needed and folder not in folders:
+            if folders and call.get("global_step") is None:  # `add_hparams` repeats the last value in its own folder
+                return {}
+            if len(folders) == 1:
+                why = f"{tag!r} is logged in {folders[0]} and in {folder}: which is the metric? Rename one tag"
+                if steps.sent:
+                    raise ValueError(why)
+                print(f"TensorBoard: {why}; until then, it is no report")
+                steps.numbers.clear()
             folders.append(folder)
         return {tag: call["scalar_value"]} if len(folders) < 2 else {}
 

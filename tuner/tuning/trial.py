@@ -202,7 +202,7 @@ def train_function(config: dict[str, Any], function: Any, *, setup: TrialSetup) 
 
 @contextlib.contextmanager
 def must_report(reporter: Reporter, metric: str) -> Iterator[None]:
-    """Raises ValueError after a `with` block that has run a script, if there was no report and no checkpoint before.
+    """Raises ValueError if the script in a `with` block has reported nothing, and resumed from no checkpoint.
 
     A thread of the script may report after its last line, so the block includes the wait for threads.
     """

@@ -30,10 +30,10 @@ PATIENCE_S = 300.0  # seconds for the answers of all nodes: up to 10 s, above 60
 
 def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
     """Returns the search's runtime environment: the paths from which this process imported the packages to send."""
-    names = {"tuner": None, "search_spaces": None}  # in this order
+    names = ["tuner", "search_spaces"]
     if not _is_file(loaded_space) and loaded_space.module != MAIN:  # otherwise cloudpickle sends the space's code
-        names[loaded_space.module.partition(".")[0]] = None
-    modules = [importlib.import_module(name) for name in names]
+        names.append(loaded_space.module.partition(".")[0])  # may be `search_spaces`
+    modules = [importlib.import_module(name) for name in dict.fromkeys(names)]
     # Paths, not modules: under `ray job submit`, Ray deep-copies this runtime environment, and cannot copy modules.
     paths = [str(next(iter(getattr(module, "__path__", [])), module.__file__)) for module in modules]
     return {"py_modules": paths, "excludes": ["**/__pycache__"]}
