@@ -2,7 +2,7 @@
 
 A parameter takes the place of its name in braces: `python train.py --lr {lr}`. A parameter without a place is added as
 an option. The program reports by `tuner_trial`, a Trainer or a logger, or by printed lines: JSON objects that have the
-metric, or text that a regular expression matches. WAYS has their order.
+metric, or text that a regular expression matches. `ways.WAYS` lists them in the order of precedence.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MOST_CHARS = 200  # maximum characters of each
 
 @dataclass(frozen=True)
 class Command:
-    """The function of a command's trials.
+    """Runs a command for each trial.
 
     Args:
         words: the program and its arguments.
@@ -130,7 +130,7 @@ class Command:
 
     @property
     def program(self) -> str:
-        """The script, if the program is an interpreter, else the program."""
+        """The first word that ends in .py or .sh, else the program."""
         return next((word for word in self.words if Path(word).suffix in (".py", ".sh")), self.words[0])
 
     def uses(self, name: str) -> bool:

@@ -30,8 +30,9 @@ PATIENCE_S = 5.0  # seconds that a report may take to arrive once it has begun
 IN_COMMAND = str(Path(__file__).parents[1] / "integrations" / "in_command")  # the folder of `tuner_trial`
 REFUSED = b"!"  # the answer to what is no report
 PEER = struct.Struct("3i")  # process, user and group of the other side of a socket
-# Of a launcher that has started tuner: a trial's program is no rank of it, and would not report.
-RANKS = "RANK", "LOCAL_RANK", "WORLD_SIZE"
+# Variables that a program does not get: those of a launcher that has started tuner, of which it is no rank, and those
+# of the search's Ray, which it may not have; without them it uses Ray as it does by hand.
+NOT_ITS_OWN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"
 VARIABLE, SOCKET, CHECKPOINT, CONFIG, METRICS = "TUNER_TRIAL", "socket", "checkpoint", "config.json", "metrics.json"
 NEWEST = "newest"  # the file that names the folder of the trial's newest checkpoint, once there is one
 
@@ -74,7 +75,7 @@ class Sent:
         self._connection = connection
 
     def answer(self) -> None:
-        """Let the process go on."""
+        """Tell the waiting process to continue."""
         with contextlib.suppress(OSError):  # the process has ended
             self._connection.sendall(b"\n")
         self.refuse()
@@ -109,12 +110,12 @@ class Program:
             os.close(place)
         self._listener.listen()
         path = os.pathsep.join(filter(None, [IN_COMMAND, os.environ.get("PYTHONPATH")]))
-        # Without PYTHONUNBUFFERED, Python keeps lines back that go to a pipe.
+        # Without PYTHONUNBUFFERED, Python buffers lines that go to a pipe.
         own = {VARIABLE: str(folder), "PATH": search_path(), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         program = shutil.which(words[0], path=own["PATH"]) or words[0]  # Popen would look for it in this process's PATH
         pipes["executable"] = program
-        environment = {name: value for name, value in os.environ.items() if name not in RANKS} | own
+        environment = {name: value for name, value in os.environ.items() if name not in NOT_ITS_OWN} | own
         self.process = start(words, env=environment, bufsize=0, start_new_session=True, **pipes)
 
     def heard(self, seconds: float = math.inf) -> Iterator[str | Sent]:

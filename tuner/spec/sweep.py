@@ -36,7 +36,7 @@ NO_DOMAIN = "log_normal", "q_log_normal", "beta", "q_beta"  # distributions that
 
 @dataclass(frozen=True)
 class SweepCommand(Command):
-    """The function of a sweep's trials: fills W&B's macros in `words`, and adds nothing."""
+    """Runs a sweep's command for each trial, with W&B's macros filled in; no parameter is added."""
 
     def filled(self, config: Mapping[str, Any], own: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
         """Return the words of a trial as W&B's agent writes them; `${envvar:...}` only in a trial: a plan is shown."""
@@ -52,7 +52,7 @@ class SweepCommand(Command):
 
 
 def forms_of(config: Mapping[str, Any], file: str = "") -> dict[str, list[str]]:
-    """Return macro -> the words that it stands for; `file` has the parameters as JSON."""
+    """Return macro -> its words; `file` is the path of a JSON file with the parameters."""
     flags = [f"{name}={value}" for name, value in config.items()]
     given = [(name, "" if value is True else f"={value}") for name, value in config.items() if value is not False]
     return {
@@ -96,7 +96,7 @@ def space_of(path: Path) -> Space:
 
 
 def fields_of(sweep: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a `Space` that a sweep's dictionary declares, and in `notes` what this changes."""
+    """Return the fields of a `Space` that a sweep's dictionary declares; `notes` has the differences from W&B."""
     notes: list[str] = []
     _check_keys("the sweep", sweep, KEYS, UNUSED, notes)
     if (method := str(sweep.get("method"))) not in SEARCHERS:
@@ -124,7 +124,7 @@ def fields_of(sweep: Mapping[str, Any]) -> dict[str, Any]:
 def params_of(parameters: Mapping[str, Any], is_grid: bool = False, notes: list[str] | None = None) -> dict[str, Any]:
     """Return a sweep's parameters as domains and constants; ValueError for what has no counterpart.
 
-    In a grid, each value of a range of whole numbers, or with a step, is tried. What changes is added to `notes`.
+    In a grid, each value of a range of whole numbers, or with a step, is tried. `notes` gets the differences from W&B.
     """
     notes = [] if notes is None else notes
     return {

@@ -1,7 +1,8 @@
 """Runs a command's Python program as a fork of a trial's process, which has imported what earlier trials imported.
 
 A new Python would first import torch. As in a new one, the program has its own `__main__`, arguments, folder,
-environment and streams. What the trial's process has imported stays imported, but modules of the search's own folder.
+environment and streams. What the trial's process has imported stays imported, except
+modules of the search's folder, and those with the name of a module in the program's own.
 """
 
 from __future__ import annotations

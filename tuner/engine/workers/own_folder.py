@@ -31,6 +31,9 @@ from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, RUNNING, W
 from tuner.spec.spaces import is_in_main
 
 PREFIX = users_code.TRIAL_PREFIX
+# Ray's variable for the settings of a job, as a trial that calls `ray.init` is; `ray.init(runtime_env=...)` adds to it.
+RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+OF_TRIAL = "TUNER_FOLDER_OF_TRIAL"  # in tasks and actors that a trial starts: the trial's folder
 OUTSIDE = "outside"  # beside the trial's tree: the record of its writes elsewhere
 # Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
 IMPORTABLE = (".py", ".pyc", ".so")
@@ -136,6 +139,15 @@ def session_of_ray() -> tuple[str, bool]:
     worker: Any = sys.modules.get("ray._private.worker")  # not imported: a program that calls tuner may not need Ray
     node = worker and worker._global_node
     return (node.get_session_dir_path(), worker.global_worker.mode == worker.WORKER_MODE) if node else ("", False)
+
+
+def enter_trial() -> None:
+    """Enter the folder of the trial whose task or actor Ray runs in this process; Ray starts it in the start folder.
+
+    On another node than the trial's, the folder is an empty temporary one.
+    """
+    folder = Path(os.environ[OF_TRIAL])
+    os.chdir(folder if folder.is_dir() else temporary_folder(PREFIX).path)
 
 
 def reported() -> None:
@@ -289,11 +301,14 @@ class Shown:
         os.chdir(self.tree + self.start)
         users_code.enter_trial(Path(self.start), self.tree)
         before = os.environ.get("PWD", self.start)
-        os.environ["PWD"] = self.tree + self.start  # a script may ask its shell instead of the system
+        os.environ["PWD"] = here = self.tree + self.start  # a script may ask its shell instead of the system
+        of_tasks = {"worker_process_setup_hook": f"{__name__}.{enter_trial.__name__}", "env_vars": {OF_TRIAL: here}}
+        os.environ[RAY_JOB] = json.dumps({"runtime_env": of_tasks})
         try:
             yield
         finally:
             os.environ["PWD"] = before
+            del os.environ[RAY_JOB]
             users_code.leave_trial()
             rest(self.start)
 

@@ -37,8 +37,8 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
         by: what reports, for messages.
 
     Raises:
-        TypeError: a metric is something else.
-        ValueError: the report is larger than MOST_BYTES.
+        TypeError: a metric is neither a value of JSON nor has `item()`.
+        ValueError: the report is larger than MOST_BYTES, or did not arrive in time.
     """
     folder = os.environ.get(VARIABLE)
     if not folder or _rank() != 0 or in_trial_of_ray():
