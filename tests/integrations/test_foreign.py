@@ -156,20 +156,23 @@ def saving(config):
     tune.report({"loss": config["x"] + config["shift"]}, checkpoint=tune.Checkpoint.from_directory("kept"))
 
 
-def test_a_tuner_is_searched_in_place_of_its_fit(here, capsys):
+def test_a_tuner_is_searched_in_place_of_its_fit(here, capsys, monkeypatch):
     made = tune.Tuner(
         saving,
         param_space={"x": tune.uniform(0, 1), "shift": 2},
         tune_config=tune.TuneConfig(metric="loss", mode="min", num_samples=2),
         run_config=tune.RunConfig(storage_path=str(here / "ray_results")),
     )
+    monkeypatch.setattr(sys.modules["__main__"], "of_ray", made, raising=False)  # the script's variable
     result = search(made, wandb="disabled", max_concurrent_trials=1)
     best = result.best
     assert best.config["shift"] == 2 and best.metrics["loss"] == pytest.approx(best.config["x"] + 2)
     assert load_best(result.folder).checkpoint == result.folder / "best" / "checkpoint"
     with best.checkpoint.as_directory() as folder:
         assert float(Path(folder, "weights").read_text()) == best.config["x"]
-    assert "NOTE: the Tuner: nothing limits the reports" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "NOTE: the Tuner: nothing limits the reports" in out
+    assert f"tuner.search(of_ray, resume={result.folder.name!r}" in out
     again = search(made, resume=result.folder.name, num_samples=3)
     assert len(again.trials) == 3 and again.state == "finished"
 

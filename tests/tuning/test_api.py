@@ -151,7 +151,7 @@ class Interrupts(tune.Callback):
 def test_an_interrupt_keeps_the_state_and_the_process(here, capsys, epoch, status):
     interrupted = replace(tiny.space, callbacks=[Interrupts(epoch)])
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt, match=r'tuner.search\(space, resume="cut"\) resumes it'):
+    with pytest.raises(KeyboardInterrupt, match=r"tuner.search\(space, resume='cut'\) resumes it"):
         search(interrupted, name="cut", **QUICK)
     assert signal.getsignal(signal.SIGINT) is handler
     assert "resume      from Python: tuner.search(space, resume='cut')" in capsys.readouterr().out

@@ -107,7 +107,7 @@ def resume_call(e: Experiment, *options: str) -> str:
             name, value = option.removeprefix("--").split(" ", 1)
             is_number = value.replace(".", "", 1).isdigit()
             named.append(f"{name.replace('-', '_')}={value if is_number else repr(value)}")
-        return f"tuner.search(space, {', '.join(named)})"
+        return f"tuner.search({e.space.partition(':')[2] or 'space'}, {', '.join(named)})"
     data = [f"--data-dir {shlex.quote(e.data_dir)}"] if leads_out(e.data_dir) else []
     return command("run", f"--resume {shlex.quote(e.name)}", *results_option(e), *data, *options)
 

@@ -23,8 +23,11 @@ from tuner.training.task import METRICS
 SHIPPED = "search_spaces."
 
 
-def space_of(given: Space | str | PathLike[str] | ModuleType) -> LoadedSpace:
-    """Loads the space of a call from Python: a Space, a name or path as for `--space`, or a module with `space`."""
+def space_of(given: Space | str | PathLike[str] | ModuleType, variable: str = "") -> LoadedSpace:
+    """Loads the space of a call from Python: a Space, a name or path as for `--space`, or a module with `space`.
+
+    `variable` is the calling program's name of what declares the Space, if that is a Tuner.
+    """
     if isinstance(given, (str, PathLike)):
         return find_space(str(given))
     if isinstance(given, ModuleType):
@@ -38,7 +41,8 @@ def space_of(given: Space | str | PathLike[str] | ModuleType) -> LoadedSpace:
             f"module with a `space`"
         )
     home = _home(given)
-    return _named(given, *home) if home else LoadedSpace(given, MAIN, None, code_digest(given), MAIN)
+    name = f"{MAIN}:{variable}" if variable else MAIN
+    return _named(given, *home) if home else LoadedSpace(given, name, None, code_digest(given), MAIN)
 
 
 def main_space(attribute: str) -> LoadedSpace | None:
@@ -98,13 +102,18 @@ def _named(space: Space, module: ModuleType, attribute: str) -> LoadedSpace:
     return LoadedSpace(space, name, path, sha256, module.__name__)
 
 
+def variable_of(value: Any, module: ModuleType) -> str | None:
+    """The name of the module's variable with this value; None if there is none."""
+    public = (name for name in list(vars(module)) if not name.startswith("_"))  # `_` and `_5` are a notebook's outputs
+    return next((name for name in public if vars(module).get(name) is value), None)
+
+
 def _home(space: Space) -> tuple[ModuleType, str] | None:
     """The module with this space, and the variable's name, or None; looks in the functions' modules and `__main__`."""
     for name in dict.fromkeys([*(getattr(each, "__module__", "") for each in _functions(space)), MAIN]):
         module = sys.modules.get(str(name))
-        for attribute, value in list(vars(module).items()) if module else ():
-            if value is space and not attribute.startswith("_"):  # `_` and `_5` are a notebook's last outputs
-                return module, attribute  # type: ignore[return-value]
+        if module and (variable := variable_of(space, module)):
+            return module, variable
     return None
 
 

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast, get_args, overl
 
 from tuner.errors import InterruptedEarly, RequestError, nearest, say
 from tuner.errors.one_line import in_one_line
+from tuner.record.texts import resume_call
 from tuner.spec.constraints import written
 from tuner.spec.domains import metric_words, words
 from tuner.spec.experiment import Options, Table, with_fields
 from tuner.spec.script import importing, running
 from tuner.spec.space import Space
-from tuner.spec.space_objects import space_of
+from tuner.spec.space_objects import space_of, variable_of
 from tuner.tuning.call import SearchCall
 from tuner.tuning.session import run_search
 
@@ -87,17 +88,14 @@ def search(
         command = [sys.executable, *sys.argv]
         call = SearchCall(_checked(options), None, resume, trust, preflight, dry_run, table, command)
         try:
-            result = _searched(given, call)
+            result = _searched(given, call, "" if given is space else variable_of(space, sys.modules["__main__"]) or "")
             if result and result.state == "interrupted":
                 raise KeyboardInterrupt
             return result
         except KeyboardInterrupt as error:  # also if Ctrl-C was pressed twice, or before or after the trials
             if isinstance(error, InterruptedEarly) or not (call.begun and call.begun.folder.exists()):
                 raise
-            e = call.begun
-            more = "" if e.results == "results" else f", results={e.results!r}"
-            how = f'interrupted; tuner.search(space, resume="{e.name}"{more}) resumes it'
-            raise KeyboardInterrupt(how) from error
+            raise KeyboardInterrupt(f"interrupted; {resume_call(call.begun)} resumes it") from error
 
 
 def load(folder: str | PathLike[str]) -> SearchResult:
@@ -186,7 +184,7 @@ def _checked(options: Mapping[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def _searched(space: AnySpace | None, call: SearchCall) -> SearchResult | None:
+def _searched(space: AnySpace | None, call: SearchCall, variable: str) -> SearchResult | None:
     if file := importing():
         raise RequestError(
             f'{file} calls search() while it is imported for its space; put the call under if __name__ == "__main__":'
@@ -196,7 +194,7 @@ def _searched(space: AnySpace | None, call: SearchCall) -> SearchResult | None:
     if isinstance(space, (str, PathLike)):
         call.given["space"] = fspath(space)
     elif space is not None:
-        call.space = space_of(space)
+        call.space = space_of(space, variable)
     elif not call.resume:
         raise RequestError("search() needs a space, or resume=NAME")
     from tuner.engine.local.signals import in_a_program
