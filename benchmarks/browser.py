@@ -17,7 +17,7 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from benchmarks.peers import measure
-from tuner.record.events import Chain
+from tuner.record.lines import Chain
 
 Served = Callable[[Path], object]  # opens a service of a folder of results, as a context manager
 SCREEN = {"width": 1280, "height": 900}

@@ -26,8 +26,8 @@ import psutil
 
 from benchmarks import browser
 from benchmarks.peers import measure
-from tuner.record.events import Chain
 from tuner.record.format import FORMAT
+from tuner.record.lines import Chain
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.catalogue import FIGURES

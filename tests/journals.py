@@ -2,8 +2,8 @@
 
 import json
 
-from tuner.record.events import Chain, text_of
 from tuner.record.format import FIELD, FORMAT
+from tuner.record.lines import Chain, text_of
 from tuner.record.reading import scan
 
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tuner.core.events import Event
 from tuner.engine.local.alone import PATIENT  # so that other tests, beside these, do not take all CPU time
-from tuner.record.events import Event
 from tuner.record.reading import read
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 
 import numpy as np
 
-from tuner.record.events import BEGINNINGS
+from tuner.core.events import BEGINNINGS
 from tuner.rules.rule import Brackets
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import hypothesis.strategies as some
 from journals import lines_of
 
-from tuner.record.events import Chain
 from tuner.record.format import FORMAT
+from tuner.record.lines import Chain
 from tuner.record.saved_experiment import COPY, FILE, digest
 from tuner.spec.experiment import Experiment
 

@@ -22,9 +22,9 @@ from journals import lines_of
 from tuner.errors import RequestError
 from tuner.errors.gate import fingerprint, plain
 from tuner.record import clock, journal
-from tuner.record.events import Chain
 from tuner.record.format import FORMAT
 from tuner.record.journal import Journal
+from tuner.record.lines import Chain
 from tuner.record.reading import Reading, follow, read, scan
 from tuner.record.storage.files import MOST_BYTES
 

@@ -1,12 +1,10 @@
 """The journal's events folded into records, and the best of them."""
 
-import random
-
 import pytest
 
 from tests.serve.conftest import begin
 from tuner.record.checkpoints import SavedCheckpoints
-from tuner.record.records import Folding, seconds_of
+from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.record.storage.lock import only_driver
 from tuner.spec.constraints import aim_of
@@ -79,14 +77,3 @@ def test_a_bounded_number_of_checkpoints_is_looked_for_on_the_disk(tmp_path, mon
     (tmp_path / "one" / "a").mkdir(parents=True)
     saved = SavedCheckpoints(tmp_path)
     assert ["one/a" in saved, "one/b" in saved, "one/a" in saved, "one/a" in saved] == [True, False, True, False]
-
-
-def test_the_seconds_of_all_sessions_are_those_of_the_records():
-    kinds = random.Random(0)
-    for number in range(20):
-        events, now = [], 100.0
-        for _ in range(number):
-            now += kinds.random()
-            name = kinds.choice(["experiment_started", "experiment_resumed", "scheduler_changed"])
-            events.append({"event": name, "time": now})
-        assert seconds_of(events) == pytest.approx(Folding(events).took_s)

@@ -1,12 +1,14 @@
 """Budgets: what a search has spent, when it takes no more settings, which trials it finishes, and its resume."""
 
 import pytest
+from following import heard
 from killing import cut
 from ray.tune.result import RESULT_DUPLICATE
 from workerless import KEPT, MANAGER, Worker, Workerless, learn, outcome_of, run
 
+from tuner.core.events import RETURNED
+from tuner.core.state import State
 from tuner.record import clock
-from tuner.record.events import RETURNED
 from tuner.record.reading import read
 from tuner.record.records import Folding
 from tuner.record.results import load
@@ -182,7 +184,8 @@ def test_a_pause_of_the_whole_search_is_no_epochs_length(monkeypatch):
     assert clock.budget.rest("a").seconds == 48 and "an epoch takes 10 s" in clock.budget.line()
     assert clock.budget.used("time_budget") == pytest.approx(39_634)  # the time of the clock, as it was asked for
     events = [dict(event) for event in clock.events]
-    again = Budget(Experiment(**CHOICES | {"epoch_budget": 0, "time_budget": "20h"}), Resources(2, 0.5, 2), events)
+    experiment = Experiment(**CHOICES | {"epoch_budget": 0, "time_budget": "20h"})
+    again = Budget(experiment, Resources(2, 0.5, 2), State(experiment, events))
     assert again.epoch_s == 10
     records = {trial.id: trial for trial in Folding(events).records()}
     assert records["a"].epoch_seconds == 10 and records["a"].cpu_hours == pytest.approx(2 * 36_032 / 3600, rel=1e-5)
@@ -208,7 +211,8 @@ class Clock:
         self.now = 1000.0
         monkeypatch.setattr("tuner.record.clock.now", lambda: self.now)
         rules = CHOICES | {"epoch_budget": 0} | options
-        self.budget = Budget(Experiment(**rules), Resources(2, 0.5, 2))
+        experiment = Experiment(**rules)
+        self.budget = Budget(experiment, Resources(2, 0.5, 2), State(experiment))
         self.events = []
 
     def event(self, kind, trial, after=0.0, **fields):
@@ -221,7 +225,7 @@ class Clock:
 
     def hear(self, event):
         self.events.append(event)
-        self.budget.hear(event)
+        heard(self.budget, event)
 
     def report(self, trial, epoch, loss, after=10.0):
         self.event("report", trial, after, epoch=epoch, metrics={"loss": loss})
@@ -342,7 +346,7 @@ def test_with_several_metrics_a_report_may_change_which_trial_is_finished(monkey
             clock.event("report", trial, 10.0, epoch=epoch, metrics={"loss": value, "size": value})
         clock.event("decision", trial, action="pause")
         clock.now, before = 1000 + 600 - 85, clock.now
-        best, clock.now = clock.budget.plan(sorted(clock.budget._trials), [])[0], before
+        best, clock.now = clock.budget.plan(sorted(clock.budget.state.trials), [])[0], before
         assert best == trial
 
 
@@ -361,7 +365,8 @@ def test_only_the_best_trial_may_overrun_a_budget(monkeypatch):
 def test_budgets_count_the_sessions_before(monkeypatch):
     history = [{"event": "experiment_started", "time": 10.0}, {"event": "experiment_finished", "time": 50.0}]
     history[1] |= {"state": "finished"}
-    budget = Budget(Experiment(time_budget="100s"), Resources(1, 0, 1), history)
+    experiment = Experiment(time_budget="100s")
+    budget = Budget(experiment, Resources(1, 0, 1), State(experiment, history))
     assert 40 <= budget.used("time_budget") < 50
 
 
@@ -385,7 +390,7 @@ def test_the_line_says_what_is_used_what_an_epoch_costs_and_what_is_planned(monk
 
 def test_the_line_counts_no_more_settings_than_the_searcher_has():
     experiment = Experiment(num_samples=2, max_epochs=8, epoch_budget=1000)
-    assert Budget(experiment, Resources(1, 0, 1), num_settings=6).num_settings(1.0) == 6
+    assert Budget(experiment, Resources(1, 0, 1), State(experiment), 6).num_settings(1.0) == 6
 
 
 @pytest.mark.parametrize(("amount", "text"), [(0, "0"), (0.0561, "0.056"), (123.4, "123.4"), (2500, "2,500")])

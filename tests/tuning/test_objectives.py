@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 from by_hand import CONTINUE, STOP, Search
+from following import following, heard
 from spaces import tiny
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
@@ -22,7 +23,6 @@ from tuner.tuning.output.progress import end_line
 from tuner.tuning.resume.trust import code_of
 from tuner.tuning.searchers import forest
 from tuner.tuning.searchers.named import build_searcher
-from tuner.tuning.tracker import Tracker
 from tuner.views.report import page
 from tuner.views.verdict import verdict_of
 
@@ -249,10 +249,10 @@ def test_an_unmet_constraint_keeps_a_trial_from_the_history():
 
 
 def test_the_terminal_says_which_constraint_a_trial_broke():
-    tracker = Tracker(Experiment(constraint=SMALL["constraint"]))
-    tracker.hear({"event": "report", "trial": "00000", "epoch": 1, "metrics": {"loss": 0.5, "size": 12}})
+    tracker = following(Experiment(constraint=SMALL["constraint"]))
+    heard(tracker, {"event": "report", "trial": "00000", "epoch": 1, "metrics": {"loss": 0.5, "size": 12}})
     reason = "breaks a constraint at epoch 1: size is 12, not <= 10"
-    tracker.hear({"event": "trial_ended", "trial": "00000", "status": "pruned", "reason": reason})
+    heard(tracker, {"event": "trial_ended", "trial": "00000", "status": "pruned", "reason": reason})
     assert end_line("00000", tracker, "loss") == "trial 00000 pruned after epoch 1: size is 12, not <= 10"
 
 

@@ -1,9 +1,9 @@
 """What a search knows of its trials while it runs: statuses, the best value of all sessions, and failures."""
 
 import pytest
+from following import following, heard
 
 from tuner.spec.experiment import Experiment
-from tuner.tuning.tracker import Tracker
 
 BUG = "KeyError: 'lr' (/home/me/space.py, line 12)"
 
@@ -27,38 +27,37 @@ def ended(trial, status="completed", reason=""):
 
 
 def tracked(*events, history=(), **options):
-    tracker = Tracker(Experiment(**options), history)
-    for event in events:
-        tracker.hear(event)
+    tracker = following(Experiment(**options), history)
+    heard(tracker, *events)
     return tracker
 
 
 def test_the_best_value_is_that_of_all_sessions():
     history = [BEGUN, report("00000", 1, 0.2), report("00001", 1, 0.5)]
-    assert tracked(report("00002", 1, 0.4), history=history).best() == (0.2, "00000")
-    assert tracked(report("00002", 1, 0.7), history=history, mode="max").best() == (0.7, "00002")
-    assert tracked(report("00002", 1, float("nan"))).best() is None
+    assert tracked(report("00002", 1, 0.4), history=history).state.best() == (0.2, "00000")
+    assert tracked(report("00002", 1, 0.7), history=history, mode="max").state.best() == (0.7, "00002")
+    assert tracked(report("00002", 1, float("nan"))).state.best() is None
 
 
 def test_the_best_value_is_no_single_training_of_confirm():
     again = {"event": "trial_suggested", "trial": "00001", "confirms": "00000", "seed": 5}
-    assert tracked(report("00000", 1, 0.5), again, report("00001", 1, 0.1)).best() == (0.5, "00000")
+    assert tracked(report("00000", 1, 0.5), again, report("00001", 1, 0.1)).state.best() == (0.5, "00000")
 
 
 def test_the_best_value_is_one_that_the_answer_can_have():
     tracker = tracked(report("00000", 1, 0.1), report("00001", 1, 0.5, "ray/00001/checkpoint_000000"))
-    assert tracker.best() == (0.5, "00001")  # tuner.record: reports with a checkpoint take precedence
+    assert tracker.state.best() == (0.5, "00001")  # tuner.record: reports with a checkpoint take precedence
 
 
 def test_the_best_value_is_of_a_trial_that_keeps_the_constraints_and_a_name_that_nobody_reports_is_said():
-    tracker, texts = Tracker(Experiment(constraint=("size <= 10", "sise <= 10"))), []
+    tracker, texts = following(Experiment(constraint=("size <= 10", "sise <= 10"))), []
     tracker.on_notice = texts.append
     for trial, loss, size in (("00000", 0.1, None), ("00001", 0.5, 9), ("00002", 0.2, 12)):
         for epoch in (1, 2):
             metrics = {"loss": loss, **({"size": size, "sise": size} if epoch == 1 and size else {})}
-            tracker.hear(report(trial, epoch, loss) | {"metrics": metrics})
-        tracker.hear(*ended(trial))
-    assert tracker.best() == (0.5, "00001")
+            heard(tracker, report(trial, epoch, loss) | {"metrics": metrics})
+        heard(tracker, *ended(trial))
+    assert tracker.state.best() == (0.5, "00001")
     assert [text.partition(",")[0] for text in texts] == [
         "trial 00000 completed without a finite 'sise'", "trial 00000 completed without a finite 'size'"
     ]  # fmt: skip
@@ -67,9 +66,9 @@ def test_the_best_value_is_of_a_trial_that_keeps_the_constraints_and_a_name_that
 def test_a_metric_of_a_constraint_may_come_only_at_the_end():
     last = report("00000", 3, 0.4) | {"metrics": {"loss": 0.4, "size": 9}}
     tracker = tracked(report("00000", 1, 0.5), report("00000", 2, 0.3), constraint=("size <= 10",))
-    assert tracker.best() is None
-    tracker.hear(last)
-    assert tracker.best() == (0.3, "00000")
+    assert tracker.state.best() is None
+    heard(tracker, last)
+    assert tracker.state.best() == (0.3, "00000")
 
 
 def test_a_trial_diverges_with_any_of_its_metrics():
@@ -77,7 +76,7 @@ def test_a_trial_diverges_with_any_of_its_metrics():
         report("00000", 1, 0.5) | {"metrics": {"loss": 0.5, "size": float("nan")}}, *ended("00000", "pruned"),
         metric=("loss", "size"), mode=("min", "min"),
     )  # fmt: skip
-    assert tracker.trials["00000"].shown_status == "diverged"
+    assert tracker.state.trials["00000"].shown_status == "diverged"
 
 
 FIRST = [report(trial, 1, 0.5) for trial in ("00000", "00001", "00002", "00003")]
@@ -109,10 +108,10 @@ def test_each_session_may_fail_three_times():
 
 def told(*events):
     """What a search with these events says at once."""
-    tracker, texts = Tracker(Experiment()), []
+    tracker, texts = following(Experiment()), []
     tracker.on_notice = texts.append
     for event in events:
-        tracker.hear(event)
+        heard(tracker, event)
     return texts
 
 

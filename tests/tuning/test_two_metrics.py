@@ -6,6 +6,7 @@ import random
 
 import pytest
 from by_hand import CONTINUE, STOP, Search
+from following import following, heard
 from spaces import functions, tiny
 from tiers import further
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
@@ -21,7 +22,6 @@ from tuner.training.sources import splits_of
 from tuner.training.task import TrialSpec
 from tuner.tuning.searchers import forest
 from tuner.tuning.searchers.named import build_searcher
-from tuner.tuning.tracker import Tracker
 from tuner.views.whatif import reproduced, what_if
 
 TWO = {"metric": "accuracy", "mode": "max", "prune_by": "loss"}
@@ -210,15 +210,15 @@ def test_every_searcher_goes_on_after_trials_without_the_searched_metric(name):
 
 
 def test_the_tracker_follows_both_and_says_once_that_a_completed_trial_has_no_answer():
-    tracker, texts = Tracker(Experiment(**TWO)), []
+    tracker, texts = following(Experiment(**TWO)), []
     tracker.on_notice = texts.append
 
     def ends(trial, status="completed", **metrics):
-        tracker.hear({"event": "report", "trial": trial, "epoch": 1, "metrics": {"loss": 0.5, "acc": 1, **metrics}})
-        tracker.hear({"event": "trial_ended", "trial": trial, "status": status, "reason": ""})
+        heard(tracker, {"event": "report", "trial": trial, "epoch": 1, "metrics": {"loss": 0.5, "acc": 1, **metrics}})
+        heard(tracker, {"event": "trial_ended", "trial": trial, "status": status, "reason": ""})
 
     ends("00000", "pruned")
-    assert tracker.trials["00000"].shown_status == "pruned" and tracker.best() is None and not texts
+    assert tracker.state.trials["00000"].shown_status == "pruned" and tracker.state.best() is None and not texts
     ends("00001")
     ends("00002")
     assert texts == ["trial 00001 completed without a finite 'accuracy', which an answer needs; did you mean 'acc'?"]
@@ -226,16 +226,16 @@ def test_the_tracker_follows_both_and_says_once_that_a_completed_trial_has_no_an
     ends("00003")
     assert tracker.hopeless().startswith("3 trials completed without a finite 'accuracy'")
     ends("00004", accuracy=0.25)
-    assert tracker.best() == (0.25, "00004") and not tracker.hopeless()
+    assert tracker.state.best() == (0.25, "00004") and not tracker.hopeless()
 
 
 def test_a_last_report_of_nan_alone_is_no_divergence_and_is_named():
-    tracker, texts = Tracker(Experiment(**TWO)), []
+    tracker, texts = following(Experiment(**TWO)), []
     tracker.on_notice = texts.append
     for epoch, metrics in enumerate([{"loss": 0.5}, {"accuracy": math.nan}], 1):
-        tracker.hear({"event": "report", "trial": "00000", "epoch": epoch, "metrics": metrics})
-    tracker.hear({"event": "trial_ended", "trial": "00000", "status": "completed", "reason": ""})
-    assert tracker.trials["00000"].value == 0.5
+        heard(tracker, {"event": "report", "trial": "00000", "epoch": epoch, "metrics": metrics})
+    heard(tracker, {"event": "trial_ended", "trial": "00000", "status": "completed", "reason": ""})
+    assert tracker.state.trials["00000"].value == 0.5
     assert texts == [
         "trial 00000 completed without a finite 'accuracy', which an answer needs; report it as a finite number, at "
         "the latest in a trial's last report"

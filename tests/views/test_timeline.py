@@ -7,7 +7,8 @@ import plotly.graph_objects as go
 import pytest
 from test_figures import record, trial
 
-from tuner.record.records import Decision, Session
+from tuner.core.timing import Session
+from tuner.record.records import Decision
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.curves import draw_history
 from tuner.views.figures.timeline import cost_of, draw_lineage, draw_timeline

@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tuner.record.records import ENDED, TrialRecord, sign_of
+from tuner.core.events import ENDED
+from tuner.record.records import TrialRecord, sign_of
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
 

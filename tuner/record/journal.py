@@ -13,10 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tuner.core.events import STOOD_STILL, Event
 from tuner.errors import RequestError
 from tuner.record import clock
-from tuner.record.events import MOST_SEAL, MOST_TIME, STOOD_STILL, Event, text_of
 from tuner.record.format import FIELD, FORMAT
+from tuner.record.lines import MOST_SEAL, MOST_TIME, text_of
 from tuner.record.reading import scan
 from tuner.record.storage.files import MOST_BYTES, open_in, replacing, sync, sync_open
 from tuner.record.storage.made import shorten

@@ -11,8 +11,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from tuner.core.events import Event
 from tuner.errors import RequestError
-from tuner.record.events import MOST_ID, MOST_TIME, Event, is_trial_id
+from tuner.record.lines import MOST_ID, MOST_TIME, is_trial_id
 from tuner.record.reading import Hold
 from tuner.record.records import Folding, TrialRecord, finite
 from tuner.record.report_keys import EPOCH, RAY_KEYS

@@ -9,9 +9,10 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from tuner.core.events import Event
 from tuner.errors import RequestError
-from tuner.record.events import Chain, Event
 from tuner.record.format import FIELD, check_format
+from tuner.record.lines import Chain
 from tuner.record.records import Folding
 from tuner.record.storage.files import lines_of, open_in, weight
 

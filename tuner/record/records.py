@@ -9,13 +9,13 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tuner.record.events import BEGINNINGS, STOOD_STILL, Event
+from tuner.core.events import BEGINNINGS, STOOD_STILL, Event
+from tuner.core.timing import Pace, Sessions
 from tuner.spec.constraints import BREAKS, Aim
 from tuner.spec.metrics import Goal, keeps_last
 from tuner.spec.metrics import finite as finite
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-ENDED = ("completed", "pruned", "failed")  # statuses of a trial that needs no worker any more
 
 
 def kept(function: Function) -> Function:
@@ -33,14 +33,6 @@ def kept(function: Function) -> Function:
         return results[key]
 
     return once  # type: ignore[return-value]
-
-
-class Session(NamedTuple):
-    """One run of a search, up to its end or the next resume: the start in unix seconds, and earlier runs' seconds."""
-
-    begun: float
-    before_s: float
-    max_epochs: int = 0  # 0 = unknown
 
 
 class Report(NamedTuple):
@@ -215,8 +207,7 @@ class Folding:
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.search: dict[str, Any] = {"state": "running"}
-        self.sessions: list[Session] = []
-        self.updated: float | None = None  # time of the last event in unix seconds
+        self.sessions = Sessions()
         self.num_events = 0
         self.first: Event = {}  # the event that began the search
         self._building: dict[str, _Building] = {}
@@ -231,27 +222,18 @@ class Folding:
             self._note(event)
         elif event["event"] == STOOD_STILL:
             for building in self._building.values():
-                building.still_s += event["seconds"]
-        self.updated = event["time"]
-        if not self.sessions:
-            self.sessions.append(Session(event["time"], 0.0))
+                building.pace.still_s += event["seconds"]
+        self.sessions.apply(event)
         if (trial := event.get("trial")) is not None:
             if trial not in self._building:
                 self._building[trial] = _Building(trial, self.num_events)
             self._building[trial].add(event, self.num_events)
             self._changed[trial] = self._building[trial]
 
-    @property
-    def took_s(self) -> float:
-        """Total seconds of all sessions, without the time between sessions."""
-        last = self.sessions[-1] if self.sessions else Session(0.0, 0.0)
-        return last.before_s + (self.updated or 0.0) - last.begun
-
     def _note(self, event: Event) -> None:
         kind = event["event"]
         if kind in BEGINNINGS:
             self.first = self.first or event
-            self.sessions.append(Session(event["time"], self.took_s, event.get("max_epochs", 0)))
             self.search |= {"state": "running", "reason": "", "refused": False, "out_of_time": False}
         elif kind == "scheduler_changed":
             self.search["changed"] = event.get("reason", "")[:MOST_CHANGED]
@@ -275,19 +257,8 @@ class Folding:
 
     def fields(self) -> dict[str, Any]:
         """Returns what the events say about the search and its trials, as fields of `results.ExperimentRecord`."""
-        own = {"trials": tuple(self.records()), "sessions": tuple(self.sessions), "took_s": self.took_s}
-        return self.search | own | {"updated": self.updated, "lines": self.num_events}
-
-
-def seconds_of(events: Iterable[Event]) -> float:
-    """Returns `Folding(events).took_s`, the total seconds of all sessions, in a tenth of the time."""
-    total, begun, last = 0.0, math.nan, math.nan
-    for event in events:
-        if event["event"] in BEGINNINGS or math.isnan(begun):
-            total += 0.0 if math.isnan(begun) else last - begun
-            begun = event["time"]
-        last = event["time"]
-    return total if math.isnan(begun) else total + last - begun
+        own = {"trials": tuple(self.records()), "sessions": tuple(self.sessions), "took_s": self.sessions.took_s}
+        return self.search | own | {"updated": self.sessions.updated, "lines": self.num_events}
 
 
 class _Building:
@@ -299,8 +270,7 @@ class _Building:
         self.repeated: list[Report] = []
         self.decisions: list[Decision] = []
         self.errors: list[str] = []
-        self.since, self.still_s = math.nan, 0.0  # the last start or report; for how long the search stood still since
-        self.between, self.gaps, self.has_reported = 0.0, 0, False  # sum and number of the times between reports
+        self.pace = Pace()
         self.spans: list[tuple[float, float]] = []
         self.held: list[dict[str, Any]] = []  # the resources during each span
         self.changed_at = order
@@ -316,12 +286,12 @@ class _Building:
         elif kind == "decision":
             self.decisions.append(Decision._make((*_decided(event), *map(event.get, _WHERE_THEY_APPLY))))
             if event["action"] == "pause":
-                self.since = math.nan  # a paused trial gives up its worker
+                self.pace.since = math.nan  # a paused trial gives up its worker
                 self.fields.update(status="paused", reason=event["reason"], pid=None)
             elif event["action"] == "continue" and self.fields.get("status") == "paused":
                 self.fields["reason"] = f"waits for a worker: {event['reason']}"
         elif kind == "trial_started":
-            self.since, self.still_s, self.has_reported = time, 0.0, False
+            self.pace.start(time)
             self.spans.append((time, time))
             self.held.append(event["resources"])
             self.fields.update(status="running", reason="", resources=event["resources"], node=event["node"])
@@ -335,12 +305,8 @@ class _Building:
             self.fields["config"] = event["config"]
         if kind == "trial_suggested" and "confirms" in event:
             self.fields.update(confirms=event["confirms"], seed=event.get("seed", 0))
-        if kind in _TIMED and not math.isnan(self.since):
-            if kind == "report" and self.has_reported:
-                length_s = max(0.0, time - self.since - self.still_s)
-                self.between, self.gaps = self.between + length_s, self.gaps + 1
-            self.has_reported, self.still_s = True, 0.0
-            self.since = time if kind == "report" else math.nan
+        if kind in _TIMED and not math.isnan(self.pace.since):
+            self.pace.reach(time, reports=kind == "report")
             self.spans[-1] = self.spans[-1][0], time
 
     def hours(self, resource: str) -> float:
@@ -360,7 +326,7 @@ class _Building:
             changed_at=self.changed_at,
             spans=tuple(self.spans),
             repeated=tuple(self.repeated),
-            epoch_seconds=self.between / self.gaps if self.gaps else None,
+            epoch_seconds=self.pace.between_s / self.pace.gaps if self.pace.gaps else None,
         )
 
 

@@ -11,8 +11,8 @@ import logging
 from pathlib import Path
 from typing import Any
 
+from tuner.core.events import Event
 from tuner.errors import RequestError, printable
-from tuner.record.events import Event
 from tuner.record.format import FIELD, FORMAT, OtherFormat, check_format
 from tuner.record.storage.files import is_file_in, json_in, lines_of, open_in, parsed, write_atomically
 from tuner.spec.experiment import Experiment

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from tuner.errors import RequestError, printable
-from tuner.record.events import strict
+from tuner.record.lines import strict
 from tuner.views.figures.plot import empty_figure
 
 MOST_BYTES = 32 << 20  # bytes of a response; 10,000 trials of ten parameters take 5 MB, figures of 12 parameters 8 MB

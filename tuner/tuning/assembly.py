@@ -17,6 +17,7 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 
+from tuner.core.state import State
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.cluster.probe import OnPath
 from tuner.engine.controller.changes import Watch, installed
@@ -93,10 +94,11 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     space = loaded_space.space
     searcher = build_searcher(experiment, space, history, Past(request.past, space))
     num_settings = searcher.num_settings
-    budget = Budget(experiment, resources, history, num_settings)
+    state = State(experiment, history)
+    budget = Budget(experiment, resources, state, num_settings)
     stopper = SearchStopper(budget.over)
-    tracker = Tracker(experiment, history)
-    journal.listeners = [tracker.hear, budget.hear]
+    tracker = Tracker(state, experiment)
+    journal.listeners = [state.apply, tracker.hear, budget.hear]
     journal.blocked = stopper.blocked
     here = not experiment.address
     nodes = Nodes(resources, experiment.max_concurrent_trials, follow=not here, priority=experiment.priority)
@@ -132,7 +134,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
         is_over=lambda: bool(stopper.reason),
     )
     # With constraints, or several metrics, only the search's end shows whose files the answer needs.
-    files = TrialFiles(experiment.folder, tracker.best if space.train and experiment.aim.simple else None)
+    files = TrialFiles(experiment.folder, state.best if space.train and experiment.aim.simple else None)
     retries = Retries(experiment.max_failures, history, here=here)
     # On a cluster (it may grow), only `Proposals` limits the number of pending trials. Otherwise Ray limits this
     # number, too: to one more than the number of trials that may run at once.
@@ -227,7 +229,8 @@ class JournalCallback(Callback):
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         interrupted = TrialEnd("interrupted", self._stopper.reason or "the search was interrupted")
-        for trial_id in [trial_id for trial_id, trial in self._tracker.trials.items() if trial.status == "running"]:
+        trials_of_all = self._tracker.state.trials
+        for trial_id in [each for each, trial in trials_of_all.items() if trial.status == "running"]:
             status, reason = self._ends.get(trial_id, interrupted)
             self._journal.write("trial_ended", trial_id, status=status, reason=reason)
         self._files.tell(patience_s=2.0)

@@ -11,17 +11,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from tuner.core.events import Event
+from tuner.core.state import State, TrialState
 from tuner.record import clock
-from tuner.record.events import BEGINNINGS, RETURNED, STOOD_STILL, Event
-from tuner.record.records import finite, seconds_of
 from tuner.record.texts import counted, duration
 from tuner.rules.order import best_first
-from tuner.rules.own_length import at_length
-from tuner.spec.constraints import Point
 from tuner.spec.experiment import PAUSING, Experiment
 from tuner.spec.option_values import option
 from tuner.spec.resources import Resources
@@ -45,21 +42,6 @@ class Cost(NamedTuple):
 NOTHING = Cost(0.0, 0)
 
 
-@dataclass
-class Spent:
-    """What is known of a trial's cost and value."""
-
-    epoch: int = 0  # its last epoch
-    best: float = math.inf  # its best value of the reports that break no constraint, as a loss
-    point: Point | None = None  # its last report, if there are several metrics
-    since: float = math.nan  # unix time of its last start or report
-    still_s: float = 0.0  # seconds since then in which the search stood still, which are no epoch's
-    resources: Sequence[float] = (0.0, 0.0)  # its CPUs and GPUs
-    first_s: float = math.nan  # seconds from its last start to the first report after it; nan without that report
-    between_s: float = 0.0  # sum of the seconds between two reports
-    gaps: int = 0  # their number
-
-
 class Budget:
     """What a search may spend, has spent, and will spend on its trials; `hear` must get each event once."""
 
@@ -67,100 +49,45 @@ class Budget:
         self,
         experiment: Experiment,
         resources: Resources,
-        history: Iterable[Event] = (),
+        state: State,
         num_settings: int = 0,  # maximum number of settings that the searcher proposes; 0 = --num-samples
     ) -> None:
         self.limits = experiment.budgets
         self.finishing: set[str] = set()  # trials that train to their last epoch, whatever the rule says of them
         self.confirming = False  # whether what is left is for the trials of --confirm
-        self._repeats = set[str]()  # the trials of --confirm
-        self.rules = experiment  # with the scheduler and the rungs that are in force
-        self._experiment, self._begun, self._compared = experiment, clock.now(), experiment.compared
+        self.state, self._experiment, self._begun = state, experiment, clock.now()
         self._aim, self._num_settings = experiment.aim, num_settings or experiment.most_samples
-        self._length, self._any_whole = 0, False  # epochs of the longest trial that returned; whether one has completed
-        self._grace = 0  # the grace period that the search has learned
         self._per_trial, self._concurrent = (resources.cpus, resources.gpus), resources.concurrent
-        self._num_epochs, self._cpu_s, self._gpu_s = 0, 0.0, 0.0
-        self._trials: dict[str, Spent] = {}
-        self._running: dict[str, Spent] = {}
         self._standings: dict[str, float] = {}  # what `_standing` looks up; empty after a report
-        self._firsts_s, self._num_firsts = 0.0, 0  # sum and number of `first_s` of all starts
-        self._between_s, self._num_gaps = 0.0, 0  # sum and number of the seconds between two reports of a trial
         self.on_notice: Callable[[str], None] | None = None  # called once, if one trial needs more than a budget
-        self.before_s = seconds_of(events := list(history))  # the seconds of earlier sessions
-        if self.limits:
-            for event in events:
-                self.hear(event)
-            self._running.clear()
-            self.confirming = False
+        self.before_s = state.sessions.took_s  # the seconds of earlier sessions
 
     def hear(self, event: Event) -> None:
-        kind, trial_id = event["event"], event.get("trial")
-        if kind in BEGINNINGS:
-            self._running.clear()  # a killed session has not ended its trials
-        if kind == STOOD_STILL:
-            for running in self._running.values():
-                running.still_s += event["seconds"]
-        if kind == "scheduler_changed":
-            self._experiment = replace(self._experiment, scheduler=event["scheduler"], brackets=1)
-        if kind == "grace_learned":
-            self._grace = event["grace_period"]
-        if kind in ("scheduler_changed", "grace_learned"):
-            self.rules = at_length(self._experiment, self._length, self._grace)
-        if trial_id is None or not self.limits:
-            return
-        if kind == "report" or trial_id not in self._trials:
+        """Takes an event that `state` has applied."""
+        if event["event"] == "report":
             self._standings.clear()
-        trial = self._trials.setdefault(trial_id, Spent())
-        if "confirms" in event:
-            self.confirming = True
-            self._repeats.add(trial_id)
-        if kind == "trial_started":
-            held = event["resources"]
-            trial.since, trial.still_s, trial.first_s = event["time"], 0.0, math.nan
-            trial.resources = held.get("CPU", 0.0), held.get("GPU", 0.0)
-            self._running[trial_id] = trial
-        elif kind in ("report", "trial_failed", "trial_ended") and trial_id in self._running:
-            took_s, trial.since = max(0.0, event["time"] - trial.since), event["time"]
-            self._cpu_s += took_s * trial.resources[0]
-            self._gpu_s += took_s * trial.resources[1]
-            took_s, trial.still_s = max(0.0, took_s - trial.still_s), 0.0
-            if kind == "report" and math.isnan(trial.first_s):
-                trial.first_s = took_s
-                self._firsts_s, self._num_firsts = self._firsts_s + took_s, self._num_firsts + 1
-            elif kind == "report":
-                trial.between_s, trial.gaps = trial.between_s + took_s, trial.gaps + 1
-                self._between_s, self._num_gaps = self._between_s + took_s, self._num_gaps + 1
-                self._notice_too_long()
-        if kind == "report":
-            self._num_epochs += 1
-            trial.epoch = event["epoch"]
-            broken = self._aim.broken_by(event["metrics"])
-            value = None if broken else finite(self._compared.value(event["metrics"]))
-            if self._aim.several:
-                trial.point = self._aim.point(event["metrics"]) or trial.point
-            trial.best = min(trial.best, math.inf if value is None else self._compared.sign * value)
-        elif kind in ("trial_failed", "trial_ended") or event.get("action") == "pause":
-            self._running.pop(trial_id, None)
-            if event.get("status") == "completed":
-                self._any_whole = True
-                if event["reason"] == RETURNED and trial.epoch > self._length:
-                    self._length = trial.epoch
-                    self.rules = at_length(self._experiment, self._length, self._grace)
+            self._notice_too_long()
+        elif event["event"] == "trial_suggested":
+            self._standings.clear()
+            self.confirming |= "confirms" in event
+
+    @property
+    def rules(self) -> Experiment:
+        return self.state.options
 
     def used(self, name: str) -> float:
         """Returns how much of a budget is spent; trials that run now count up to now."""
         if name == "time_budget":
             return self.before_s + clock.now() - self._begun
         if name == "epoch_budget":
-            return self._num_epochs
+            return self.state.num_epochs
         kind, now = HOURS.index(name), clock.now()
-        running = sum(max(0.0, now - trial.since) * trial.resources[kind] for trial in self._running.values())
-        return ((self._cpu_s, self._gpu_s)[kind] + running) / 3600
+        running = sum(max(0.0, now - trial.since) * trial.resources[kind] for trial in self.state.running.values())
+        return ((self.state.cpu_s, self.state.gpu_s)[kind] + running) / 3600
 
     def _notice_too_long(self) -> None:
         """Tells once if a trial of all epochs takes longer than a whole budget."""
-        if self.on_notice and (text := self.too_long()):
+        if self.on_notice and self.state.num_gaps and (text := self.too_long()):
             self.on_notice(text)
             self.on_notice = None
 
@@ -186,9 +113,9 @@ class Budget:
             parts += [f"an epoch takes {_seconds(epoch_s)}"]
         if epoch_s is not None and not self._is_length_open:
             parts[-1] += f", all of a trial's {_seconds(epoch_s * self.rules.max_epochs)}"
-            finishing, number = sorted(self.finishing & self._running.keys()), self.num_settings(epoch_s)
+            finishing, number = sorted(self.finishing & self.state.running.keys()), self.num_settings(epoch_s)
             more = f"about {counted(number, 'more setting')}" if number else "no more settings"
-            if self._none_ends(self._trials):
+            if self._none_ends(self.state.trials):
                 more = "too little is left for a whole trial"
             elif self.rules.scheduler in PAUSING:
                 more = f"{more}, then " if number else ""
@@ -200,13 +127,13 @@ class Budget:
     @property
     def _is_length_open(self) -> bool:
         """Whether a trial's length is unknown: that of a script with the default of --max-epochs, until one ends."""
-        return self.rules.max_epochs == MOST_REPORTS and not self._any_whole
+        return self.rules.max_epochs == MOST_REPORTS and not self.state.any_whole
 
     def num_settings(self, epoch_s: float) -> int:
         """Estimates how many more settings fit into the budgets if an epoch takes `epoch_s` seconds."""
         mean, number = mean_epochs(self.rules), math.inf
         kept = self.rules.max_epochs if self.rules.scheduler in PAUSING else 0  # at the end, for the best paused trial
-        begun = sum(max(0.0, mean - trial.epoch) for trial in self._running.values())
+        begun = sum(max(0.0, mean - trial.epoch) for trial in self.state.running.values())
         for name in self.limits:
             left = self._left(name, Cost(self.rules.max_epochs * epoch_s, self.rules.max_epochs))
             if name != "epoch_budget":
@@ -214,7 +141,8 @@ class Budget:
                 left = left / (per_s * epoch_s) if per_s * epoch_s else math.inf
             workers = self._concurrent if name == "time_budget" else 1
             number = min(number, (workers * (left - kept) - begun) / mean)
-        return max(0, int(min(number, self._num_settings - len(self._trials.keys() - self._repeats))))
+        num_begun = sum(not trial.confirms for trial in self.state.trials.values())
+        return max(0, int(min(number, self._num_settings - num_begun)))
 
     def _left(self, name: str, whole: Cost) -> float:
         """Returns what is left of a budget, less what --confirm will need if a whole trial costs `whole`."""
@@ -247,7 +175,7 @@ class Budget:
             return ""
         used, limit = self.used(name), self.limits[name]
         # After its last epoch, a trial may send one more report; this epoch is paid already.
-        ends = all(trial.epoch >= self.rules.max_epochs for trial in self._running.values())
+        ends = all(trial.epoch >= self.rules.max_epochs for trial in self.state.running.values())
         is_paid = name == "epoch_budget" and used == limit and ends
         return "" if is_paid or (used < OVERRUN * limit and self._is_training_best()) else f"{self.named(name)} is over"
 
@@ -277,25 +205,26 @@ class Budget:
         return f"trains to its last epoch: the best of the paused trials for which {self.name} suffices"
 
     def _is_training_best(self) -> bool:
-        best = min(self._trials, key=self._standing, default="")
-        return best in self._running and (best in self.finishing or self.rules.scheduler != "asha-promotion")
+        best = min(self.state.trials, key=self._standing, default="")
+        return best in self.state.running and (best in self.finishing or self.rules.scheduler != "asha-promotion")
 
     def _standing(self, trial_id: str) -> float:
         """Returns a trial's best value as a loss; with several metrics, its place in the order of `best_first`."""
         if not self._aim.several:
-            return self._trials[trial_id].best
+            return self.state.trials[trial_id].compared
         if not self._standings:  # with 1,000 trials, this takes 35 ms
-            points = {each: trial.point for each, trial in self._trials.items() if trial.point}
-            order = [list(points)[at] for at in best_first(list(points.values()))]
-            self._standings = dict.fromkeys(self._trials, math.inf) | {each: place for place, each in enumerate(order)}
+            points = {each: trial.point for each, trial in self.state.trials.items() if trial.point}
+            places = {list(points)[at]: place for place, at in enumerate(best_first(list(points.values())))}
+            self._standings = dict.fromkeys(self.state.trials, math.inf) | places
         return self._standings[trial_id]
 
     @property
     def epoch_s(self) -> float | None:
         """The mean seconds of an epoch; None until a trial has sent two reports in one run, unless each sends one."""
-        if self._num_gaps:
-            return self._between_s / self._num_gaps
-        return self._firsts_s / self._num_firsts if self._num_firsts and self.rules.max_epochs == 1 else None
+        state = self.state
+        if state.num_gaps:
+            return state.between_s / state.num_gaps
+        return state.firsts_s / state.num_firsts if state.num_firsts and self.rules.max_epochs == 1 else None
 
     def cost(self, trial_id: str, epochs: int) -> Cost:
         """Estimates the cost of a trial's next epochs ('': of a new trial's).
@@ -303,13 +232,13 @@ class Budget:
         The first report of a run also pays for its start. Until `epoch_s` is known, all of that counts as start. A
         running trial that has reported needs no start.
         """
-        epoch_s, trial = self.epoch_s or 0.0, self._trials.get(trial_id, Spent())
-        start_s = max(0.0, self._firsts_s / self._num_firsts - epoch_s) if self._num_firsts else 0.0
+        epoch_s, trial = self.epoch_s or 0.0, self.state.trials.get(trial_id, TrialState())
+        start_s = max(0.0, self.state.firsts_s / self.state.num_firsts - epoch_s) if self.state.num_firsts else 0.0
         if trial.gaps:
             epoch_s = trial.between_s / trial.gaps
         elif epoch_s and not math.isnan(trial.first_s):
             epoch_s = max(epoch_s, trial.first_s - start_s)
-        is_started = trial_id in self._running and not math.isnan(trial.first_s)
+        is_started = trial_id in self.state.running and not math.isnan(trial.first_s)
         return Cost((0.0 if is_started else start_s) + epochs * epoch_s, epochs)
 
     def fits(self, cost: Cost, to_come: Cost) -> bool:
@@ -329,8 +258,8 @@ class Budget:
 
     def rest(self, trial_id: str) -> Cost:
         """Returns the cost of a trial's epochs up to its last one, less the seconds since its last start or report."""
-        rest = self.cost(trial_id, max(0, self.rules.max_epochs - self._trials.get(trial_id, Spent()).epoch))
-        running = self._running.get(trial_id)
+        rest = self.cost(trial_id, max(0, self.rules.max_epochs - self.state.trials.get(trial_id, TrialState()).epoch))
+        running = self.state.running.get(trial_id)
         spent_s = clock.now() - running.since - running.still_s if running else 0.0
         return rest._replace(seconds=max(0.0, rest.seconds - spent_s))
 
@@ -338,7 +267,7 @@ class Budget:
         """Returns the cost of a trial up to its next rung with asha-promotion, which may pause it there."""
         if self.rules.scheduler != "asha-promotion" or trial_id in self.finishing:
             return self.rest(trial_id)
-        epoch, most = self._trials.get(trial_id, Spent()).epoch, self.rules.max_epochs
+        epoch, most = self.state.trials.get(trial_id, TrialState()).epoch, self.rules.max_epochs
         return self.cost(trial_id, next((rung for rung in self.rules.rungs() if rung > epoch), most) - epoch)
 
     def _to_come(self, busy: Iterable[str]) -> Cost:
@@ -347,7 +276,7 @@ class Budget:
 
     def _none_ends(self, trials: Iterable[str]) -> bool:
         """Whether the search gets no whole trial: none has completed, and the budget pays for the rest of none."""
-        return not (self._any_whole or any(self.fits(self.rest(trial_id), NOTHING) for trial_id in ("", *trials)))
+        return not (self.state.any_whole or any(self.fits(self.rest(trial_id), NOTHING) for trial_id in ("", *trials)))
 
     def plan(self, paused: Sequence[str], busy: Sequence[str], none_left: bool = False) -> tuple[str, bool]:
         """Plans for a free worker: returns the paused trial to finish ('' = none), and whether a setting may start.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tuner.record.events import Event
+from tuner.core.events import Event
 from tuner.spec.experiment import BUDGETS, Experiment, Options, Table, values_of
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace

@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.trials import population_of
-from tuner.record.events import is_trial_id
+from tuner.record.lines import is_trial_id
 from tuner.record.report_keys import EPOCH
 from tuner.rules.rule import RuleDecision
 from tuner.spec.experiment import Experiment

@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.core.events import RETURNED, TRAINED
+from tuner.core.state import State
 from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.engine.controller.trials import ReplayController
 from tuner.errors import RequestError, nearest
 from tuner.errors.gate import plain
-from tuner.record.events import RETURNED, TRAINED
 from tuner.record.journal import Journal
 from tuner.record.records import finite
 from tuner.record.report_keys import DOUBT, EPOCH, FINAL, LEFT_OUT, OWN_KEYS, RAY_KEYS, USAGE
@@ -75,7 +76,7 @@ class SearchScheduler(TrialScheduler):
         self._experiment, self._journal, self._stopper, self._concurrent = experiment, journal, stopper, concurrent
         self._compared, self._wanted, self._aim = experiment.compared, experiment.wanted, experiment.aim
         self._compared_option = compared_option or f"--{'prune-by' if experiment.prune_by else 'metric'} {self.metric}"
-        self._budget = budget or Budget(experiment, Resources(1, 0, 1))
+        self._budget = budget or Budget(experiment, Resources(1, 0, 1), State(experiment))
         self.any_usable = resumed  # whether a report had the compared metric and, in this session, --stop's metrics
         self._answered: set[str] = set()  # trials with a finite value of the wanted metric
         self._alone = Counter[str]()  # trial -> its reports that have only the wanted metric, which end no epoch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tuner.record.records import ENDED
+from tuner.core.events import ENDED
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import duration
 from tuner.spec.experiment import PAUSING

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
+from tuner.core.events import ENDED
 from tuner.errors import RequestError
-from tuner.record.records import ENDED, TrialRecord, finite
+from tuner.record.records import TrialRecord, finite
 from tuner.record.report_keys import SPEED, USAGE
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.texts import counted, flat, formatted

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
+from tuner.core.events import ENDED, RETURNED, TRAINED
 from tuner.errors import RequestError
-from tuner.record.events import RETURNED, TRAINED
-from tuner.record.records import ENDED, TrialRecord, finite, kept
+from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules import rule_of

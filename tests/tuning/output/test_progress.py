@@ -7,13 +7,13 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from following import following, heard
 from ray import tune
 
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import RequestError
 from tuner.spec.experiment import Experiment
 from tuner.tuning.output import progress
-from tuner.tuning.tracker import Tracker
 
 PARAMS = {
     "lr": tune.loguniform(1e-4, 1e-1),
@@ -32,17 +32,17 @@ def trial(number, status="RUNNING", epoch=1, loss=1.0, **config):
 
 def line(statuses, num_settings, *, took, ended=(), running=(), paused=0, reports=(), refused=False, **times):
     """A progress line; `ended` and `running` have the epochs of such trials, and paused trials trained one."""
-    tracker = Tracker(Experiment())
+    tracker = following(Experiment())
     for trial_id, value in reports:
-        tracker.hear({"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": value}})
+        heard(tracker, {"event": "report", "trial": trial_id, "epoch": 1, "metrics": {"loss": value}})
     for number, epochs in enumerate([*ended, *running, *[1] * paused]):
-        tracker.hear({"event": "trial_started", "trial": (trial_id := f"trained-{number}")})
+        heard(tracker, {"event": "trial_started", "trial": (trial_id := f"trained-{number}")})
         for epoch in range(1, epochs + 1):
-            tracker.hear({"event": "report", "trial": trial_id, "epoch": epoch, "metrics": {}})
+            heard(tracker, {"event": "report", "trial": trial_id, "epoch": epoch, "metrics": {}})
         if number < len(ended):
-            tracker.hear({"event": "trial_ended", "trial": trial_id, "status": "pruned", "reason": ""})
+            heard(tracker, {"event": "trial_ended", "trial": trial_id, "status": "pruned", "reason": ""})
         elif number >= len(ended) + len(running):
-            tracker.hear({"event": "decision", "trial": trial_id, "epoch": 1, "action": "pause"})
+            heard(tracker, {"event": "decision", "trial": trial_id, "epoch": 1, "action": "pause"})
     tracker.began = tracker.started = time.monotonic() - took
     stopper = SearchStopper()
     if refused:
@@ -64,9 +64,9 @@ def test_the_progress_line_counts_trials_and_the_time_that_is_left():
 
 def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_not_interrupted(monkeypatch, capsys):
     assert line({"failed": 1}, 10, took=0, reports=[("00000", 0.5)], refused=True) == "1/10 done: 1 failed | 0 s"
-    tracker = Tracker(Experiment())
+    tracker = following(Experiment())
     for event, number in (("trial_suggested", 0), ("trial_suggested", 1), ("trial_started", 1)):
-        tracker.hear({"event": event, "trial": f"{number:05}"})
+        heard(tracker, {"event": event, "trial": f"{number:05}"})
     monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
     table = progress.ProgressTable(Experiment(), lambda: 10, tracker, SearchStopper(), lambda *_: "", PARAMS)
     table.report([trial(0, "TERMINATED", 0), trial(1, "TERMINATED", 0)], done=True)
@@ -81,12 +81,12 @@ def table_of(monkeypatch, capsys, width, *, in_place=True, done=False, table="fi
     monkeypatch.setenv("NO_COLOR", "1")
     ended = {"00000": "pruned", "00001": "completed", "00002": "failed"}
     history = [{"event": "trial_ended", "trial": t, "status": s, "reason": "why"} for t, s in ended.items()]
-    tracker = Tracker(Experiment(), history)
+    tracker = following(Experiment(), history)
     for each in TRIALS:
-        if each.trial_id not in tracker.trials:
-            tracker.hear({"event": "trial_started", "trial": each.trial_id})
+        if each.trial_id not in tracker.state.trials:
+            heard(tracker, {"event": "trial_started", "trial": each.trial_id})
         for metrics in ({"loss": 0.75, "accuracy": 0.75}, each.last_result):
-            tracker.hear({"event": "report", "trial": each.trial_id, "epoch": 1, "metrics": metrics})
+            heard(tracker, {"event": "report", "trial": each.trial_id, "epoch": 1, "metrics": metrics})
     shown = progress.ProgressTable(Experiment(), lambda: 10, tracker, SearchStopper(), lambda *_: "", PARAMS, table)
     shown.report(TRIALS, done)
     return capsys.readouterr().out.removeprefix("\r\x1b[J").splitlines()
@@ -128,16 +128,16 @@ def test_the_wide_table_has_all_columns_and_a_pipe_gets_it_at_the_end_only(monke
 
 def test_a_last_report_of_the_searched_metric_alone_leaves_the_compared_one_in_the_table():
     experiment = Experiment(metric="accuracy", mode="max", prune_by="loss")
-    tracker, ended = Tracker(experiment), trial(0, "TERMINATED", 2)
+    tracker, ended = following(experiment), trial(0, "TERMINATED", 2)
     for epoch, metrics in enumerate([{"loss": 0.25}, {"accuracy": 0.5}], 1):
-        tracker.hear({"event": "report", "trial": "00000", "epoch": epoch, "metrics": metrics})
+        heard(tracker, {"event": "report", "trial": "00000", "epoch": epoch, "metrics": metrics})
     ended.last_result = {"training_iteration": 2, "accuracy": 0.5}
     shown = progress.ProgressTable(experiment, lambda: 1, tracker, SearchStopper(), lambda *_: "", {})
     assert dict(zip(shown._header, shown._cells(ended), strict=True))["last_loss"] == "0.25"
 
 
 def test_a_pipe_gets_a_line_for_each_trial_that_ends():
-    tracker = Tracker(Experiment())
+    tracker = following(Experiment())
     diverged = {"trial": "00003", "epoch": 2, "reason": "loss is nan at epoch 2: the training diverged"}
     for event in (
         {"event": "report", "trial": "00000", "epoch": 2, "metrics": {"loss": 0.51234}},
@@ -150,8 +150,8 @@ def test_a_pipe_gets_a_line_for_each_trial_that_ends():
         {"event": "decision", "action": "stop", **diverged},
         {"event": "trial_ended", "status": "pruned", **diverged},
     ):
-        tracker.hear(event)
-    assert [progress.end_line(trial_id, tracker, "loss") for trial_id in tracker.trials] == [
+        heard(tracker, event)
+    assert [progress.end_line(trial_id, tracker, "loss") for trial_id in tracker.state.trials] == [
         "trial 00000 pruned after epoch 2, loss 0.51234",
         "trial 00001 failed in epoch 1: KeyError: 'x' (/me.py, line 3)",
         "trial 00002 failed in epoch 1: the trial reports no 'loss'",
@@ -161,7 +161,7 @@ def test_a_pipe_gets_a_line_for_each_trial_that_ends():
 
 def test_the_live_table_keeps_its_own_control_sequences_alone(capsys):
     e, waits = Experiment(), lambda *_: "wait\x1b[2J"
-    shown = progress.ProgressTable(e, lambda: 1, Tracker(e), SearchStopper(), waits, PARAMS)
+    shown = progress.ProgressTable(e, lambda: 1, following(e), SearchStopper(), waits, PARAMS)
     shown._in_place = True
     for _ in range(2):
         shown.report([trial(0, lr="e\x9b[2J\r")], False)
@@ -171,21 +171,21 @@ def test_the_live_table_keeps_its_own_control_sequences_alone(capsys):
 
 def test_a_log_says_why_trials_wait(capsys):
     e, waits = Experiment(), lambda *_: "1 trial waits for a node"
-    progress.ProgressTable(e, lambda: 1, Tracker(e), SearchStopper(), waits, {}).report([], False)
+    progress.ProgressTable(e, lambda: 1, following(e), SearchStopper(), waits, {}).report([], False)
     assert capsys.readouterr().out.splitlines() == ["1 trial waits for a node", "0/1 done | 0 s"]
 
 
 def test_a_lost_worker_is_said_in_one_line_and_an_error_once(capsys):
-    tracker = Tracker(Experiment())
+    tracker = following(Experiment())
     table = progress.ProgressTable(Experiment(), lambda: 3, tracker, SearchStopper(), lambda *_: "", {})
-    tracker.hear({"event": "report", "trial": "00002", "epoch": 2, "metrics": {"loss": 1.0}})
+    heard(tracker, {"event": "report", "trial": "00002", "epoch": 2, "metrics": {"loss": 1.0}})
     lost = {"event": "trial_failed", "trial": "00002", "kind": "worker_lost", "error": "its worker was killed"}
-    tracker.hear({**lost, "will_retry": True, "from_epoch": 2})
-    tracker.hear({**lost, "will_retry": True, "from_epoch": 0})
+    heard(tracker, {**lost, "will_retry": True, "from_epoch": 2})
+    heard(tracker, {**lost, "will_retry": True, "from_epoch": 0})
     for trial in ("00000", "00001"):
-        tracker.hear({"event": "trial_ended", "trial": trial, "status": "failed", "reason": f"no {trial}"})
+        heard(tracker, {"event": "trial_ended", "trial": trial, "status": "failed", "reason": f"no {trial}"})
     table._in_place, table._lines = True, 3  # as after a table that is redrawn in place
-    tracker.hear({**lost, "will_retry": True, "from_epoch": 2})
+    heard(tracker, {**lost, "will_retry": True, "from_epoch": 2})
     start = "trial 00002 failed in epoch 3: its worker was killed; another worker "
     assert capsys.readouterr().out.split("\n") == [
         f"{start}continues it after epoch 2",

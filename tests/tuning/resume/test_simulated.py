@@ -20,7 +20,7 @@ from simulating import metrics_of, plan_of, simulate
 from tiers import further
 from workerless import outcome_of
 
-from tuner.record.events import BEGINNINGS, RETURNED
+from tuner.core.events import BEGINNINGS, RETURNED
 from tuner.record.reading import read
 from tuner.record.results import load
 

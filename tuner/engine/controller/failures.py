@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tuner.core.events import Event
 from tuner.errors.gate import clean, text_of
 from tuner.errors.users_code import TRIAL_PREFIX, outside_trial, place_in
-from tuner.record.events import Event
 from tuner.spec.command import QUOTED
 from tuner.training.devices.accelerator import is_out_of_memory, usual_cause
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tuner.errors import RequestError
-from tuner.record.events import text_of
+from tuner.record.lines import text_of
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord, load, load_named
 from tuner.record.saved_experiment import FILE, UNREADABLE, latest_experiment

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tuner.core.events import Event, first_start
 from tuner.engine.cluster.joining import check_head
 from tuner.engine.local.alone import local_cluster
 from tuner.errors import RequestError, nearest
 from tuner.errors.users_code import place_of, place_raised
-from tuner.record.events import Event, first_start
 from tuner.record.report_keys import EPOCH, REFUSED, SPEED, USAGE
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.storage.made import temporary_folder

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.core.state import State
 from tuner.engine.workers.surroundings import ABOVE, INSIDE, IS_EXPERIMENT, surroundings_of
 from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
@@ -95,7 +96,7 @@ def budget_of(request: Request) -> Budget:
     """Returns a search's budget; if the cluster's resources are not known yet, that of one worker."""
     e, space = request.experiment, request.loaded_space.space
     cpus, gpus = (1.0 if each == AUTO else float(each) for each in (e.cpus_per_trial, e.gpus_per_trial))
-    return Budget(e, request.resources or Resources(cpus, gpus, 1), request.history, num_settings(e, space))
+    return Budget(e, request.resources or Resources(cpus, gpus, 1), State(e, request.history), num_settings(e, space))
 
 
 def notes(request: Request) -> list[str]:

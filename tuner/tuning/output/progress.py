@@ -19,11 +19,11 @@ from typing import Any
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
+from tuner.core.events import ENDED
 from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say, write
 from tuner.errors.output import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
-from tuner.record.records import ENDED
 from tuner.record.texts import duration, flat, formatted
 from tuner.spec import parameters
 from tuner.spec.constraints import BREAKS
@@ -140,7 +140,7 @@ class ProgressTable(CLIReporter):
         return columns_of(self._header, rows), more
 
     def _cells(self, trial: Trial) -> list[str]:
-        params, known = flat(trial.config), self._tracker.trials.get(trial.trial_id)
+        params, known = flat(trial.config), self._tracker.state.trials.get(trial.trial_id)
         best, last = (known.best, known.value) if known else (None, None)
         report = {self._experiment.compared.metric: last, **(trial.last_result or {})}  # its last report may lack this
         values = [report.get("training_iteration"), best, report.get(self._experiment.wanted.metric)]
@@ -150,7 +150,7 @@ class ProgressTable(CLIReporter):
     def _statuses(self, trials: Sequence[Trial]) -> Iterator[str]:
         """Yields the status of each trial in tuner's words, such as pruned instead of Ray's TERMINATED."""
         for trial in trials:
-            known = self._tracker.trials.get(trial.trial_id)
+            known = self._tracker.state.trials.get(trial.trial_id)
             if trial.is_finished():
                 ended = known and known.status in (*ENDED, "suggested", "paused")
                 yield known.shown_status if known and ended else "interrupted"
@@ -159,7 +159,7 @@ class ProgressTable(CLIReporter):
 
     @never_fatal()
     def _say_end(self, trial_id: str) -> None:
-        trial = self._tracker.trials[trial_id]
+        trial = self._tracker.state.trials[trial_id]
         first = self._said.setdefault(likeness(trial.reason), trial_id) if trial.status == "failed" else trial_id
         say(end_line(trial_id, self._tracker, self._experiment.compared.metric, first))
 
@@ -254,7 +254,7 @@ def progress_line(
     own_s = seconds_left(tracker, experiment, num_settings - num_done, now) if of_all else None
     remaining = min((each for each in (left_s, own_s) if each is not None), default=0.0)
     left = f", about {duration(max(1, remaining))} left" if remaining and not is_over else ""
-    best = None if stopper.error else tracker.best()
+    best = None if stopper.error else tracker.state.best()
     found = f"best {experiment.wanted.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
     took = duration(own := now - tracker.began) + (f" (all sessions: {duration(before_s + own)})" if before_s else "")
     return " | ".join(part for part in (counts, found, took + left) if part)
@@ -265,7 +265,7 @@ def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: f
 
     It assumes ended trials' average epochs and the session's pace; with asha-promotion, paused trials count as ended.
     """
-    trials = tracker.trials
+    trials = tracker.state.trials
     begun, paused = ([t for t in trials.values() if t.status == status] for status in ("running", "paused"))
     settled = [trials[trial_id] for trial_id in tracker.ended]
     if experiment.scheduler == "asha-promotion":  # most paused trials never continue, and end when the search does
@@ -274,28 +274,28 @@ def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: f
         begun += paused
     if not settled or not tracker.num_reports:
         return None
-    usual = sum(trial.epoch for trial in settled) / len(settled)
-    trained = sum(min(usual, trial.epoch) for trial in begun)
+    usual = sum(trial.furthest for trial in settled) / len(settled)
+    trained = sum(min(usual, trial.furthest) for trial in begun)
     pace_s = (now - (tracker.started or tracker.began)) / tracker.num_reports
     return max(0.0, usual * num_open - trained) * pace_s
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
     """Returns `trial 00003 pruned after epoch 2, loss 0.5`; `first` is the first trial that failed in the same way."""
-    trial = tracker.trials[trial_id]
+    trial = tracker.state.trials[trial_id]
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"
-        return f"trial {trial_id} failed in epoch {trial.epoch + (not trial.stopped)}: {why}"
+        return f"trial {trial_id} failed in epoch {trial.furthest + (not trial.stopped)}: {why}"
     if trial.shown_status == "diverged":
-        return f"trial {trial_id} diverged after epoch {trial.epoch}: {trial.reason.partition(' at epoch ')[0]}"
+        return f"trial {trial_id} diverged after epoch {trial.furthest}: {trial.reason.partition(' at epoch ')[0]}"
     value = "" if trial.value is None else f", {metric} {formatted(trial.value)}"
     if trial.reason.startswith(BREAKS):
         value = f": {trial.reason.partition(': ')[2]}"
-    return f"trial {trial_id} {trial.status} after epoch {trial.epoch}{value}"
+    return f"trial {trial_id} {trial.status} after epoch {trial.furthest}{value}"
 
 
 def retry_line(trial_id: str, tracker: Tracker) -> str:
-    trial = tracker.trials[trial_id]
+    trial = tracker.state.trials[trial_id]
     after = trial.failure.get("from_epoch", 0)
     again = f"continues it after epoch {after}" if after else "starts it again, as it saved no checkpoint"
-    return f"trial {trial_id} failed in epoch {trial.epoch + 1}: {trial.failure['error']}; another worker {again}"
+    return f"trial {trial_id} failed in epoch {trial.furthest + 1}: {trial.failure['error']}; another worker {again}"

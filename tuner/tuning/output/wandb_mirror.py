@@ -22,9 +22,9 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+from tuner.core.events import BEGINNINGS, Event
 from tuner.errors import RequestError, say
 from tuner.errors.output import in_notebook
-from tuner.record.events import BEGINNINGS, Event
 from tuner.record.reading import follow, read
 from tuner.record.report_keys import EPOCH
 from tuner.record.saved_experiment import load_experiment

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from tuner.core.events import Event, first_start
 from tuner.errors import RequestError, say
 from tuner.errors.gate import fingerprint
-from tuner.record.events import Chain, Event, first_start
+from tuner.record.lines import Chain
 from tuner.record.reading import Scan, scan
 from tuner.record.saved_experiment import (
     BEGUN,

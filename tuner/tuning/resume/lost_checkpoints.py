@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from tuner.core.events import ENDED, Event
 from tuner.record.checkpoints import damage, within
-from tuner.record.events import Event
-from tuner.record.records import ENDED
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.core.events import Event
 from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.trials import (
     ReplayController,
@@ -26,7 +27,6 @@ from tuner.engine.controller.trials import (
 )
 from tuner.errors import RequestError, say
 from tuner.record.checkpoints import damage, within
-from tuner.record.events import Event
 from tuner.record.journal import Journal
 from tuner.record.report_keys import EPOCH, FINAL
 from tuner.record.texts import counted

@@ -11,8 +11,8 @@ from typing import Any, cast, get_args
 import numpy as np
 from ray.tune.search import Searcher
 
+from tuner.core.events import Event, first_start
 from tuner.errors import RequestError
-from tuner.record.events import Event, first_start
 from tuner.record.texts import with_extra
 from tuner.rules.hyperband import rungs_of
 from tuner.spec import domains, parameters

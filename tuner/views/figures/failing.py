@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tuner.record.records import ENDED, TrialRecord, kept
+from tuner.core.events import ENDED
+from tuner.record.records import TrialRecord, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.spec.constraints import Aim

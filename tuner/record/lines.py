@@ -12,33 +12,23 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import reduce
 from operator import getitem
 from typing import Any
 
+from tuner.core.events import STATES, STOOD_STILL, Event
 from tuner.errors.gate import plain
 from tuner.record.storage.files import MOST_BYTES, is_inside, parsed
 from tuner.spec.metrics import MOST_INTEGER
 from tuner.spec.option_values import MOST_EPOCHS, MOST_RUNGS
 
-Event = dict[str, Any]
 MOST_TIME = 1e11  # maximum time of an event, in unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
-BEGINNINGS = ("experiment_started", "experiment_resumed")  # a session begins with one of these events
-STOOD_STILL = "search_stood_still"  # the event before which a search stood still, such as on a suspended laptop
-RETURNED = "its function returned"  # the reason in the event `trial_ended` of a trial that ended by itself
-TRAINED = "trained its"  # begins the reason of a trial's end, such as `trained its 9 epochs`, the maximum at that time
-STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 SEAL = b', "line": %d, "crc": "%08x"}'
 MOST_SEAL = len(SEAL % (10**12, 0))
 _SEAL = re.compile(rb', "line": (\d{1,12}), "crc": "[0-9a-f]{8}"}$')
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-
-
-def first_start(history: Sequence[Event]) -> Event:
-    """Returns the event that began the search's first session; an empty dict if the journal lacks it."""
-    return next((event for event in history if event["event"] == "experiment_started"), {})
 
 
 def text_of(event: Event) -> bytes:

@@ -1,0 +1,20 @@
+"""Gives events to what follows a running search."""
+
+from tuner.core.state import State
+from tuner.tuning.tracker import Tracker
+
+
+def following(experiment, history=()):
+    """A Tracker of a search in this state."""
+    return Tracker(State(experiment, map(complete, history)), experiment)
+
+
+def heard(follower, *events):
+    """Has the state and its Tracker or Budget get events, which may lack what the test does not need."""
+    for event in map(complete, events):
+        follower.state.apply(event)
+        follower.hear(event)
+
+
+def complete(event):
+    return {"time": 0.0, "resources": {}, "reason": "", **event}

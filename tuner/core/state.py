@@ -1,0 +1,188 @@
+"""The state of a search, made by its events: `State.apply` must get each event once, and takes constant time.
+
+Terminal, budget and scheduler of a running search read one `State`. `tuner.record.records` keeps all reports and
+decisions besides, for the page, the report and the answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from tuner.core.events import BEGINNINGS, RETURNED, STOOD_STILL, Event
+from tuner.core.timing import Pace, Sessions
+from tuner.rules.own_length import at_length
+from tuner.spec.constraints import Point
+from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import finite, keeps_last
+
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class TrialState(Pace):
+    """One trial: as little as possible, since a search may have 100,000.
+
+    Attributes:
+        status: suggested, running, paused, completed, pruned, failed or interrupted.
+        reason: why it ended.
+        epoch, furthest: its last and its highest epoch.
+        value: the last value of what the scheduler compares; None if it is not finite.
+        compared: the best of these values in reports that violate no constraint, as a loss.
+        best: the best value of the searched metric; None without a finite one.
+        loss, loss_saved: the best value, as a loss, of the reports without and with a checkpoint that violate no
+            constraint.
+        point: the values of its last report, if there are several metrics.
+        limited: the last values of the constraints' metrics.
+        failure: its last failure.
+        stopped: whether the search ended it at its last report.
+        confirms: whether it is a trial of --confirm, whose value alone is no answer.
+        resources: the CPUs and GPUs of its last start.
+    """
+
+    status: str = "suggested"
+    reason: str = ""
+    epoch: int = 0
+    furthest: int = 0
+    value: float | None = None
+    compared: float = math.inf
+    best: float | None = None
+    loss: float = math.inf
+    loss_saved: float = math.inf
+    point: Point | None = None
+    limited: Mapping[str, Any] = field(default_factory=lambda: NONE)
+    failure: Mapping[str, Any] = field(default_factory=lambda: NONE)
+    stopped: bool = False
+    confirms: bool = False
+    resources: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def shown_status(self) -> str:
+        """The status as users see it: `diverged` if the trial was stopped because its last value was not finite."""
+        return "diverged" if self.status == "pruned" and self.epoch and self.value is None else self.status
+
+
+class State:
+    """What has happened in a search.
+
+    Attributes:
+        trials: by their ids, in the order of their first events.
+        running: those that have a worker.
+        options: the options in force: with the scheduler and the rungs that the search has learned.
+        any_whole: whether a trial has completed.
+        num_epochs, cpu_s, gpu_s: what all trials have used up to their last reports.
+        firsts_s, num_firsts: the sum and the number of `first_s` of all starts.
+        between_s, num_gaps: the same of the seconds between two reports of a trial.
+    """
+
+    def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
+        self.sessions = Sessions()
+        self.trials: dict[str, TrialState] = {}
+        self.running: dict[str, TrialState] = {}
+        self.options = experiment
+        self.any_whole = False
+        self.num_epochs, self.cpu_s, self.gpu_s = 0, 0.0, 0.0
+        self.firsts_s, self.num_firsts = 0.0, 0
+        self.between_s, self.num_gaps = 0.0, 0
+        self._experiment, self._length, self._grace = experiment, 0, 0  # _length: of the longest that ended by itself
+        self._wanted, self._compared, self._aim = experiment.wanted, experiment.compared, experiment.aim
+        self._best: dict[bool, tuple[float, str]] = {}  # saved a checkpoint? -> best value (as a loss), its trial
+        for event in history:
+            self.apply(event)
+        self.running.clear()  # a killed session has not ended its trials
+
+    def apply(self, event: Event) -> None:
+        kind = event["event"]
+        self.sessions.apply(event)
+        if kind in BEGINNINGS:
+            self.running.clear()
+        elif kind == STOOD_STILL:
+            for trial in self.running.values():
+                trial.still_s += event["seconds"]
+        elif kind == "scheduler_changed":
+            self._experiment = replace(self._experiment, scheduler=event["scheduler"], brackets=1)
+            self._learn()
+        elif kind == "grace_learned":
+            self._grace = event["grace_period"]
+            self._learn()
+        if (trial_id := event.get("trial")) is not None:
+            self._apply_to(trial_id, self.trials.setdefault(trial_id, TrialState()), kind, event)
+
+    def _apply_to(self, trial_id: str, trial: TrialState, kind: str, event: Event) -> None:
+        if kind in ("report", "trial_failed", "trial_ended") and trial_id in self.running:
+            self._reach(trial, event["time"], reports=kind == "report")
+        if kind == "trial_suggested":
+            trial.confirms = "confirms" in event
+        elif kind == "trial_started":
+            trial.status, trial.stopped = "running", False
+            trial.resources = event["resources"].get("CPU", 0.0), event["resources"].get("GPU", 0.0)
+            trial.start(event["time"])
+            self.running[trial_id] = trial
+        elif kind == "report":
+            self._report(trial_id, trial, event)
+        elif kind == "decision":
+            trial.stopped = event["action"] == "stop"
+            if event["action"] == "pause":
+                trial.status = "paused"
+                self.running.pop(trial_id, None)
+        elif kind == "trial_failed":
+            trial.failure = event
+            self.running.pop(trial_id, None)
+        elif kind == "trial_ended":
+            trial.status, trial.reason = event["status"], event["reason"]
+            self.running.pop(trial_id, None)
+            if trial.status == "completed":
+                self.any_whole = True
+                if trial.reason == RETURNED and trial.epoch > self._length:
+                    self._length = trial.epoch
+                    self._learn()
+
+    def _learn(self) -> None:
+        self.options = at_length(self._experiment, self._length, self._grace)
+
+    def _reach(self, trial: TrialState, time: float, *, reports: bool) -> None:
+        gaps, between_s, is_first = trial.gaps, trial.between_s, math.isnan(trial.first_s)
+        took_s = trial.reach(time, reports=reports)
+        self.cpu_s += took_s * trial.resources[0]
+        self.gpu_s += took_s * trial.resources[1]
+        self.num_gaps, self.between_s = self.num_gaps + trial.gaps - gaps, self.between_s + trial.between_s - between_s
+        if reports and is_first:
+            self.firsts_s, self.num_firsts = self.firsts_s + trial.first_s, self.num_firsts + 1
+
+    def _report(self, trial_id: str, trial: TrialState, event: Event) -> None:
+        metrics: dict[str, Any] = event["metrics"]
+        self.num_epochs += 1
+        trial.epoch, trial.furthest = event["epoch"], max(trial.furthest, event["epoch"])
+        wanted, compared = finite(self._wanted.value(metrics)), finite(self._compared.value(metrics))
+        if not keeps_last(self._compared, self._wanted, metrics):
+            trial.value = compared
+        if self._aim.several:
+            point = self._aim.point(metrics)
+            trial.value, trial.point = trial.value if point else None, point or trial.point
+        limited = {each.metric: metrics.get(each.metric) for each in self._aim.constraints}
+        if limited := {name: each for name, each in limited.items() if each is not None}:
+            trial.limited = {**trial.limited, **limited}
+        sign = self._wanted.sign
+        if wanted is not None and (trial.best is None or sign * wanted < sign * trial.best):
+            trial.best = wanted
+        if not self._aim.broken_by(metrics):
+            if compared is not None:
+                trial.compared = min(trial.compared, self._compared.sign * compared)
+            if wanted is not None and event.get("checkpoint"):
+                trial.loss_saved = min(sign * wanted, trial.loss_saved)
+            elif wanted is not None:
+                trial.loss = min(sign * wanted, trial.loss)
+        if trial.confirms or self._aim.violation(trial.limited, unknown=math.inf):
+            return
+        # A last report may be the first that has the constraints' metrics.
+        for has_saved, loss in ((True, trial.loss_saved), (False, trial.loss)):
+            if loss < self._best.get(has_saved, (math.inf, ""))[0]:
+                self._best[has_saved] = loss, trial_id
+
+    def best(self) -> tuple[float, str] | None:
+        """Returns the best finite value of all sessions and its trial, by `BEST_RULE`, without --confirm; or None."""
+        best = self._best.get(True) or self._best.get(False)
+        return (self._wanted.sign * best[0], best[1]) if best else None

@@ -1,0 +1,59 @@
+"""Tells how long a search and its trials took, by the times of their events."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from tuner.core.events import BEGINNINGS, Event
+
+
+class Session(NamedTuple):
+    """One run of a search, up to its end or the next resume: the start in unix seconds, and earlier runs' seconds."""
+
+    begun: float
+    before_s: float
+    max_epochs: int = 0  # 0 = unknown
+
+
+class Sessions(list[Session]):
+    """The sessions of a search, in their order."""
+
+    updated: float | None = None  # time of the last event in unix seconds
+
+    def apply(self, event: Event) -> None:
+        if event["event"] in BEGINNINGS:
+            self.append(Session(event["time"], self.took_s, event.get("max_epochs", 0)))
+        elif not self:
+            self.append(Session(event["time"], 0.0))
+        self.updated = event["time"]
+
+    @property
+    def took_s(self) -> float:
+        """Total seconds of all sessions, without the time between sessions."""
+        return self[-1].before_s + (self.updated or 0.0) - self[-1].begun if self else 0.0
+
+
+@dataclass(slots=True)
+class Pace:
+    """How fast a trial trains on its workers, without what the search stood still."""
+
+    since: float = math.nan  # unix time of its last start or report; nan without a worker
+    still_s: float = 0.0  # seconds since then in which the search stood still, which are no epoch's
+    first_s: float = math.nan  # seconds from its last start to the first report after it; nan without that report
+    between_s: float = 0.0  # sum of the seconds between two reports of one attempt
+    gaps: int = 0  # their number
+
+    def start(self, time: float) -> None:
+        self.since, self.still_s, self.first_s = time, 0.0, math.nan
+
+    def reach(self, time: float, *, reports: bool) -> float:
+        """Notes a report, or an end; returns the seconds on the worker since the last start or report."""
+        took_s, trained_s = max(0.0, time - self.since), max(0.0, time - self.since - self.still_s)
+        self.since, self.still_s = time if reports else math.nan, 0.0
+        if reports and math.isnan(self.first_s):
+            self.first_s = trained_s
+        elif reports:
+            self.between_s, self.gaps = self.between_s + trained_s, self.gaps + 1
+        return took_s
