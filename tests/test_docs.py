@@ -22,7 +22,7 @@ from tuner.record.journal import Journal
 from tuner.record.records import Decision
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
-from tuner.serve.actions import Archive, NewName, Note
+from tuner.serve.actions import Archive, Note
 from tuner.serve.app import create_app
 from tuner.serve.jobs.requests import Resume, Start
 from tuner.space import Space
@@ -205,7 +205,7 @@ def test_the_script_of_the_page_searches_and_loads(tmp_path, one_ray, monkeypatc
 
 def test_each_request_that_changes_something_has_a_curl_that_is_accepted(tmp_path):
     known, shown = create_app(tmp_path).openapi()["paths"], set()
-    bodies = {"": Start, "/resume": Resume, "/notes": Note, "/archive": Archive, "/rename": NewName}
+    bodies = {"": Start, "/resume": Resume, "/notes": Note, "/archive": Archive}
     text = "\n".join(fences(DOCS / "dashboard.md", "")).replace("\\\n", " ")
     for words in (shlex.split(line) for line in text.splitlines() if line.startswith("curl ")):
         options = dict(itertools.pairwise(words))

@@ -1,4 +1,4 @@
-"""What users do with an experiment: tags, notes, archive, rename, delete, downloads; what nobody can make them do."""
+"""What users do with an experiment: tags, notes, archive, delete, downloads; what nobody can make them do."""
 
 import contextlib
 import os
@@ -14,12 +14,11 @@ from tests.serve.conftest import client_of, ended, serving
 from tuner import audit
 from tuner.record import folder as folders
 from tuner.record.notes import MOST_CHARS, MOST_TAGS, Notes, read_notes
-from tuner.record.saved_experiment import COPY, save_experiment
-from tuner.record.storage.lock import HOLDER, only_driver
+from tuner.record.saved_experiment import COPY
+from tuner.record.storage.lock import only_driver
 from tuner.serve import actions
 from tuner.serve.app import create_app
 from tuner.serve.client import Client
-from tuner.spec.experiment import Experiment
 from tuner.tuning.call import SearchCall
 from tuner.tuning.resume.loading import journaled_events, load_resumed
 
@@ -27,7 +26,6 @@ ALL, DEMO = "/api/experiments", "/api/experiments/demo"
 CHANGES = {
     "notes": ("POST", f"{DEMO}/notes", {"tags": ["evil"], "notes": "evil"}),
     "archive": ("POST", f"{DEMO}/archive", {"archived": True}),
-    "rename": ("POST", f"{DEMO}/rename", {"name": "evil"}),
     "delete": ("DELETE", DEMO, None),
 }
 
@@ -156,14 +154,12 @@ def test_notes_that_somebody_else_has_saved_meanwhile_are_kept(service, monkeypa
         assert sorted(threads.map(save, range(3))) == [200, 409, 409]
 
 
-def test_a_renamed_search_is_resumed(service):
+def test_a_search_whose_folder_was_renamed_is_resumed(service):
     folder = ended(service)
     events = journaled_events(folder, begun=True)
-    (folder / HOLDER).write_text("process 7 on elsewhere\n")
-    row = change(service, "rename", name="better")
+    folder.rename(service.results / "better")
+    (row,) = service.owner.get(ALL).json()["experiments"]
     assert row["name"] == "better" and row["resume"].startswith("python -m tuner.run --resume better ")
-    assert listed(service) == ["better"] and not folder.exists()
-    assert (service.results / "better" / HOLDER).read_text() == "process 7 on elsewhere\n"  # it is no driver
     (service.results / "better" / "notes.json").write_bytes(b"\xff")  # which a search does not read
     with contextlib.ExitStack() as stack:  # what `--resume` loads
         experiment = load_resumed(SearchCall({"results": str(service.results)}, resume="better"), stack).experiment
@@ -176,35 +172,6 @@ def test_a_renamed_search_is_resumed(service):
     (arguments,) = service.jobs.submitted.values()
     extended = ["--num-samples=40", "--max-epochs=54", "--time-budget=1h"]
     assert arguments[:5] == ["--resume=better", "--space=quadratic", *extended]
-
-
-def test_the_services_search_keeps_its_state_under_the_new_name(service):
-    service.start(name="demo")
-    service.searches.step()
-    folder = ended(service)
-    service.end_jobs("ended", 2, "tuner: error: out of luck")
-    assert change(service, "rename", name="better")["message"] == "out of luck" and not folder.exists()
-    service = service.reopened()
-    assert listed(service) == ["better"]
-    assert service.owner.get(f"{ALL}/better").json()["message"] == "out of luck"
-    assert service.owner.get(DEMO).status_code == 404
-
-
-def test_a_name_that_is_no_name_is_refused(service):
-    folder = ended(service)
-    before = everything(folder)
-    for name in ("../up", "a/b", ".hidden", "-x", "latest", "", "x" * 101, "a b", "a\n", "ü", "..", "/tmp/x", "a\0"):
-        assert change(service, "rename", 422, name=name)["error"] and everything(folder) == before
-        assert os.listdir(service.results) == ["demo"]
-
-
-def test_a_name_that_is_taken_is_refused_and_one_of_an_object_store_is_kept(service):
-    ended(service)
-    service.start(name="new")
-    assert "already exists" in change(service, "rename", 409, name="new")["error"]
-    experiment = Experiment(space="quadratic", name="demo", results="s3://bucket/folder", max_epochs=27)
-    save_experiment(experiment, service.results / "demo", {"created": 1000.0, "space": {"params": {}}})
-    assert "a copy from an object store" in change(service, "rename", 409)["error"]
 
 
 def test_a_deletion_says_what_is_lost_and_leaves_nothing(service, monkeypatch):
@@ -257,7 +224,7 @@ def test_an_audit_of_a_killed_search_is_no_driver_of_it(service, monkeypatch):
 @pytest.mark.parametrize("by", ["queue", "job", "process", "audit", "journal", "check"])
 def test_a_search_that_runs_or_waits_is_kept(service, monkeypatch, by):
     def refused(status):
-        return [change(service, what, status)["error"] for what in ("rename", "delete")]
+        return change(service, "delete", status)["error"]
 
     if by in ("queue", "job"):
         service.start(name="demo")
@@ -270,17 +237,17 @@ def test_a_search_that_runs_or_waits_is_kept(service, monkeypatch, by):
     if by == "process":
         with only_driver(service.results / "demo"):
             assert "is run by process" in service.owner.get(f"{DEMO}/contents").json()["kept"]
-            errors = refused(422)
+            error = refused(422)
     elif by == "audit":
-        errors = meanwhile_audited(service, monkeypatch, lambda: refused(422))
-        assert all("is run by an audit in process" in error for error in errors)
+        error = meanwhile_audited(service, monkeypatch, lambda: refused(422))
+        assert "is run by an audit in process" in error
     elif by == "check":
         with service.searches.reserved("demo"):
-            errors = refused(409)
+            error = refused(409)
     else:
         assert service.owner.get(f"{DEMO}/contents").json()["kept"]
-        errors = refused(409)
-    assert all(re.search("running|is run by|is queued; stop it first", error) for error in errors)
+        error = refused(409)
+    assert re.search("running|is run by|is queued; stop it first", error)
     assert os.listdir(service.results) == ["demo"] and (service.results / "demo" / "journal.jsonl").exists()
 
 
@@ -306,11 +273,10 @@ def test_only_an_experiment_of_the_folder_is_changed(service, tmp_path):
     (service.results / "ray" / "tuner.pkl").write_bytes(b"")
     before = everything(tmp_path)
     for name in ("..", ".", "%2e%2e", "..%2foutside", "%2fetc", "plain", "link", "ray", "file", "%00"):
-        for method, path in (("DELETE", ""), ("POST", "/rename"), ("POST", "/notes"), ("POST", "/archive")):
+        for method, path in (("DELETE", ""), ("POST", "/notes"), ("POST", "/archive")):
             if name == "ray" and path in ("/notes", "/archive"):
                 continue  # these write only notes.json
-            body = {"name": "evil"} if path == "/rename" else {}
-            answer = service.owner.request(method, f"{ALL}/{name}{path}", json=body)
+            answer = service.owner.request(method, f"{ALL}/{name}{path}", json={})
             assert answer.status_code in (404, 405, 422), answer.text
     assert everything(tmp_path) == before
 
@@ -322,8 +288,7 @@ def test_a_service_that_cannot_start_searches_keeps_the_list_in_order_for_its_ow
     assert anyone.delete(DEMO).status_code == 401 and owner.post(f"{DEMO}/resume").status_code == 503
     assert "Ray's dashboard" in owner.post(ALL, json={"space": "quadratic"}).json()["error"]
     assert owner.post(f"{DEMO}/notes", json={"tags": ["a"]}).json()["tags"] == ["a"]
-    assert owner.post(f"{DEMO}/rename", json={"name": "b"}).json()["name"] == "b"
-    assert owner.delete(f"{ALL}/b").json() == {"name": "b", "left": ""} and not folder.exists()
+    assert owner.delete(DEMO).json() == {"name": "demo", "left": ""} and not folder.exists()
 
 
 def test_the_best_model_is_downloaded_under_a_name_that_cannot_steer_headers(service):
@@ -385,6 +350,5 @@ def test_the_client_keeps_the_list_in_order(service, tmp_path):
         client.download("demo", "checkpoint/own file.bin", tmp_path / "own.bin")
         assert (tmp_path / "own.bin").read_bytes() == b"own"
         assert client.download("demo", "model.pt", tmp_path / "m").stat().st_size == 700_000
-        assert client.rename("demo", "new")["name"] == "new"
-        assert client.contents("new")["trials"] == 1 and client.delete("new") == {"name": "new", "left": ""}
+        assert client.contents("demo")["trials"] == 1 and client.delete("demo") == {"name": "demo", "left": ""}
         assert client.experiments() == []

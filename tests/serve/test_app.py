@@ -206,7 +206,7 @@ def test_plotlys_script_is_sent_compressed_and_once_a_day(client):
 def test_the_api_is_described(client):
     paths = client.get("/api/openapi.json").json()["paths"]
     writes = {path for path, methods in paths.items() if set(methods) - {"get"}}
-    actions = ("", "/{name}", *(f"/{{name}}/{each}" for each in ("stop", "resume", "notes", "archive", "rename")))
+    actions = ("", "/{name}", *(f"/{{name}}/{each}" for each in ("stop", "resume", "notes", "archive")))
     assert writes == {f"/api/experiments{rest}" for rest in actions}
     docs = client.get("/api/docs").text
     assert all(path in docs for path in paths) and "http" not in docs and "<script" not in docs

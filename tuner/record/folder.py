@@ -1,4 +1,4 @@
-"""Renames or deletes an experiment's folder, writes a file into it, or counts and lists its files.
+"""Deletes an experiment's folder, writes a file into it, or counts and lists its files.
 
 Each function works on open folders (`dir_fd`) and follows no link below the folder of results, because another user
 may replace an experiment by a link between a check and an action.
@@ -66,11 +66,6 @@ def without_driver(folder: OpenFolder) -> Iterator[None]:
         yield
 
 
-def rename(folder: OpenFolder, new: str) -> None:
-    """Renames the folder; raises RequestError if `new` is taken or the folder cannot be renamed."""
-    _move(folder, folder.path.name, new)
-
-
 def set_aside(folder: OpenFolder) -> str:
     """Renames the folder to a hidden name, which it returns; deletes experiment.json, its copy and the journal."""
     aside = f".deleted-{secrets.token_hex(4)}-{folder.path.name}"
@@ -92,10 +87,8 @@ def _move(folder: OpenFolder, old: str, new: str) -> None:
     """Renames the open folder, or raises RequestError; undoes the renaming if another process replaced the folder."""
     try:
         renamed(folder.fd, old, new, folder.results_fd)
-    except FileExistsError:
-        raise RequestError(f"{folder.path.parent / new} already exists; give another name") from None
     except OSError as error:
-        raise RequestError(f"{folder.path} cannot be renamed ({error.strerror}); nothing was changed") from None
+        raise RequestError(f"{folder.path} cannot be deleted ({error.strerror}); nothing was changed") from None
     with contextlib.suppress(OSError):  # some file systems cannot sync a folder
         os.fsync(folder.results_fd)
 

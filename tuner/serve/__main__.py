@@ -229,7 +229,7 @@ def listen(host: str, port: int) -> socket.socket:
 def greeting(results: Path, host: str, port: int, code: str, problem: str, kept: Path | None) -> str:
     """Returns the text printed at the start: the page's address, `problem`, the sign-in link, the token's file."""
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    what = "to tag, rename and delete experiments" if problem else "to start and stop searches"
+    what = "to tag and delete experiments" if problem else "to start and stop searches"
     sign_in = f"{what}, sign in once with {url}signin?code={code}"
     programs = f"programs sign in with the token in {kept}" if kept else ""
     return "\n".join(filter(None, [f"{results.absolute()} at {url} (Ctrl-C ends it)", problem, sign_in, programs]))

@@ -6,7 +6,6 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, BinaryIO
 
@@ -20,7 +19,6 @@ from tuner.record import folder as folders
 from tuner.record import notes as saved_notes
 from tuner.record.notes import ForeignNotes, Notes, read_notes
 from tuner.record.reading import NotYet
-from tuner.record.saved_experiment import load_experiment
 from tuner.record.storage.files import open_in
 from tuner.record.storage.lock import driver_of
 from tuner.serve.answers import Refused, answer, at_most
@@ -29,8 +27,6 @@ from tuner.serve.jobs.requests import Resume, Start, described
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.summary import Summary
 from tuner.serve.served import REFUSED_AGAIN, ServedExperiments
-from tuner.spec.experiment import LATEST, Options, is_uri
-from tuner.spec.option_values import rows_of
 from tuner.spec.spaces import space_files
 
 MOST_DOWNLOADS = 20  # files that are sent at once
@@ -92,12 +88,6 @@ class Archive(_Body):
     archived: bool = True
 
 
-class NewName(_Body):
-    """The new name of an experiment."""
-
-    name: Annotated[str, Field(min_length=1, max_length=100)]
-
-
 @dataclass(frozen=True)
 class BestFile:
     """A file of the best model: its path below the folder `best/`, and its size."""
@@ -115,7 +105,7 @@ class BestFiles:
 
 @dataclass(frozen=True)
 class Contents(folders.Size):
-    """What an experiment's folder holds; `kept` says why it cannot be renamed or deleted now.
+    """What an experiment's folder holds; `kept` says why it cannot be deleted now.
 
     `files` and `size_bytes` count regular files; `is_whole` is False if some were not counted. `best` lists
     at most 100 files of the best model.
@@ -202,26 +192,6 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
     def archive(name: str, asked: Archive) -> Response:
         """Archives an experiment: the page's list then hides it by default. `archived: false` shows it again."""
         return save(name, archived=asked.archived)
-
-    @app.post(f"{ONE}/rename", responses={200: {"model": Summary}})
-    def rename(name: str, asked: NewName) -> Response:
-        """Renames an experiment and its folder, unless it is queued, running, or a working copy of an object store."""
-        new, row = asked.name, rows_of(Options)["name"]
-        if not re.fullmatch(row.pattern, new, re.ASCII) or new == LATEST:
-            raise RequestError(f"name {new!r}: must be {row.asks}, and not {LATEST}")
-        path, (_, busy) = served.reader.folder(name), state_of(name)
-        if new == name:
-            return answer(served.one(name))
-        with suppress(RequestError):  # a damaged experiment can be renamed, too
-            if is_uri(load_experiment(path)[0].results):
-                busy = f"{name} is a copy from an object store, and the original would keep its name"
-        if busy or served.search(new):
-            raise Refused(409, busy or f"{new} already exists; give another name")
-        with served.idle(name, new), folders.opened(path) as opened, folders.without_driver(opened):
-            folders.rename(opened, new)
-            if served.asked:
-                served.asked.rename(name, new)
-        return answer(served.one(new))
 
     @app.delete(ONE, responses={200: {"model": Deleted}})
     def delete(name: str) -> Response:

@@ -104,10 +104,6 @@ class Client:
         """Hides an experiment from the page's list, or with `archived=False` shows it again."""
         return self._post(_path(name, "/archive"), {"archived": archived})
 
-    def rename(self, name: str, new: str) -> Row:
-        """Renames an experiment and its folder, unless it is queued or running; returns its summary."""
-        return self._post(_path(name, "/rename"), {"name": new})
-
     def contents(self, name: str) -> Row:
         """Returns what an experiment's folder holds: trials, epochs, files, bytes, checkpoints, files of `best/`."""
         return self._get(_path(name, "/contents"))

@@ -87,8 +87,8 @@ class ServedExperiments:
         """Returns a view's summary with the state of its search's job."""
         return with_job(view.summary, search, self.spaces, recorded_path(view.record.facts))
 
-    def idle(self, *names: str) -> AbstractContextManager[None]:
-        return self.asked.reserved(*names) if self.asked else nullcontext()
+    def idle(self, name: str) -> AbstractContextManager[None]:
+        return self.asked.reserved(name) if self.asked else nullcontext()
 
 
 def with_job(summary: Summary, search: Search | None, spaces: OwnSpaces, path: str = "") -> Summary:

@@ -268,32 +268,23 @@ def test_an_archived_experiment_is_hidden_until_it_is_asked_for(page, acting):
     expect(rows(page, "experiments")).to_have_count(2)
 
 
-def test_a_new_name_is_shown_at_once_and_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
+def test_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
     ended(acting)
     taken = ended(acting, "taken")
     signed_in(page, acting, "#demo//files")
-    for wrong, says in (("../up", "must be letters, digits"), ("taken", "already exists")):
-        page.fill("#new-name", wrong)
-        page.click("#rename")
-        expect(page.locator("#rename-status")).to_contain_text(says)
-    page.fill("#new-name", "better")
-    page.press("#new-name", "Enter")
-    expect(page.locator("#name")).to_have_text("better")
-    assert page.url == f"{acting.url}#better"
-    tab(page, "Files")
     page.click("#delete")
     expect(page.locator("#delete-lost")).to_contain_text("1 trial with 2 epochs")
     expect(page.locator("#delete-lost")).to_contain_text("the best model and 1 checkpoint among them")
     expect(page.locator("#delete-for-ever")).to_be_disabled()
-    page.fill("#typed-name", "bette")
+    page.fill("#typed-name", "dem")
     page.press("#typed-name", "Enter")
-    assert (acting.results / "better" / "journal.jsonl").exists()
+    assert (acting.results / "demo" / "journal.jsonl").exists()
     page.click("#delete-cancel")
     expect(page.locator("#delete-dialog")).to_be_hidden()
     page.click("#delete")
-    page.fill("#typed-name", "better")
+    page.fill("#typed-name", "demo")
     page.click("#delete-for-ever")
-    expect(page.locator("#list-status")).to_have_text("better is deleted.")
+    expect(page.locator("#list-status")).to_have_text("demo is deleted.")
     first, _, *others = (taken / "journal.jsonl").read_bytes().splitlines(keepends=True)
     (taken / "journal.jsonl").write_bytes(first + b"{\n" + b"".join(others))  # unreadable, but proved
     proof = (taken / "experiment.json").read_bytes()
@@ -319,7 +310,7 @@ def test_a_new_name_is_shown_at_once_and_a_deletion_says_what_is_lost_and_wants_
     expect(page.locator("#damaged-form")).to_be_hidden()
 
 
-def test_a_finished_search_is_saved_and_extended_and_a_running_one_not_renamed(page, acting):
+def test_a_finished_search_is_saved_and_extended_and_a_running_one_not_deleted(page, acting):
     ended(acting)
     ended(acting, "fixed", scheduler="hyperband")
     ended(acting, "own", space="my/space.py")
@@ -329,8 +320,7 @@ def test_a_finished_search_is_saved_and_extended_and_a_running_one_not_renamed(p
     expect(page.locator("#list h1")).to_be_visible()
     expect(page.locator("#start")).to_be_hidden()
     page.goto(f"{acting.url}#running//files")
-    for button in ("#rename", "#delete"):
-        expect(page.locator(button)).to_be_disabled()
+    expect(page.locator("#delete")).to_be_disabled()
     page.goto(f"{acting.url}#demo//files")
     expect(page.locator("#best-files li")).to_have_count(3)
     name, path = saved(page, "#best-files >> text=model.pt")

@@ -220,25 +220,19 @@ class Searches:
         with self._lock:
             self._remove(name)
 
-    def rename(self, old: str, new: str) -> None:
-        with self._lock:
-            if search := self._searches.get(old):
-                self._put(replace(search, name=new, options={**search.options, "name": new}))
-                self._remove(old)
-
     @contextmanager
-    def reserved(self, *names: str) -> Iterator[None]:
-        """Reserves names for one request; raises Refused if one is reserved, or its search is queued or running."""
+    def reserved(self, name: str) -> Iterator[None]:
+        """Reserves a name for one request; raises Refused if it is reserved, or its search is queued or running."""
         with self._lock:
             busy = self._reserved | {search.name for search in self._searches.values() if search.phase in WAITS_OR_RUNS}
-            if taken := [name for name in names if name in busy]:
-                raise Refused(409, f"{taken[0]} is queued or running; stop it first, or take another name")
-            self._reserved |= {*names}
+            if name in busy:
+                raise Refused(409, f"{name} is queued or running; stop it first, or take another name")
+            self._reserved.add(name)
         try:
             yield
         finally:
             with self._lock:
-                self._reserved -= {*names}
+                self._reserved.discard(name)
 
     def _ask(self, name: str, arguments: list[str]) -> Search:
         elsewhere = [ELSEWHERE] if self._jobs.address else []

@@ -1,5 +1,5 @@
 // @ts-check
-// What users add to an experiment and do with it as a whole: tags, notes, archive, a new name, deletion, downloads.
+// What users add to an experiment and do with it as a whole: tags, notes, archive, deletion, downloads.
 
 import { act, session } from "./control.js";
 import { at, attempt, bytes, counted, el, set, tell } from "./dom.js";
@@ -8,10 +8,9 @@ import { get, pathOf, post, remove } from "./service.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
 
-const notesForm = at("notes-form", HTMLFormElement), renameForm = at("rename-form", HTMLFormElement);
-const deleteForm = at("delete-form", HTMLFormElement), dialog = at("delete-dialog", HTMLDialogElement);
+const notesForm = at("notes-form", HTMLFormElement), deleteForm = at("delete-form", HTMLFormElement);
+const dialog = at("delete-dialog", HTMLDialogElement), typed = at("typed-name", HTMLInputElement);
 const tags = at("own-tags", HTMLInputElement), notes = at("own-notes", HTMLTextAreaElement);
-const typed = at("typed-name", HTMLInputElement), newName = at("new-name", HTMLInputElement);
 /** The experiment and the saved labels that the form was filled with.
  * @type {{name: string, tags: string[], notes: string}} */
 let filled = { name: "", tags: [], notes: "" };
@@ -29,21 +28,16 @@ export function showLabels(summary) {
   at("report-link", HTMLAnchorElement).href = `${pathOf(name)}/report`;
   const isBusy = BUSY.includes(summary.state), hasFolder = summary.started !== null || summary.lines > 0;
   at("manage").hidden = !(session.isSignedIn || isTyped) || (isBusy && !hasFolder);
-  notesForm.hidden = renameForm.hidden = at("archive").hidden = !hasFolder;
+  notesForm.hidden = at("archive").hidden = !hasFolder;
   set(at("archive"), summary.archived ? "Show in the list again" : "Archive");
-  if (isOther) {
-    newName.value = name;
-    for (const id of ["notes-status", "rename-status", "archive-status"]) set(at(id), "");
-  }
+  if (isOther) for (const id of ["notes-status", "archive-status"]) set(at(id), "");
   if (!isTyped) { // else an update would overwrite what the user types
     filled = summary;
     tags.value = summary.tags.join(" ");
     notes.value = summary.notes;
   }
-  for (const id of ["rename", "delete"]) {
-    at(id, HTMLButtonElement).disabled = isBusy;
-    at(id).title = isBusy ? "not while the search is queued or running; stop it first" : "";
-  }
+  at("delete", HTMLButtonElement).disabled = isBusy;
+  at("delete").title = isBusy ? "not while the search is queued or running; stop it first" : "";
   const key = `${name} ${summary.state} ${summary.lines}`;
   if (offered !== key) {
     if (!offered.startsWith(`${name} `)) at("downloads").hidden = true;
@@ -119,14 +113,6 @@ notesForm.addEventListener("submit", (event) => {
     tags.value = typed.tags.join(" ");
     await experiment?.load({ fresh: false });
   }, "saved");
-});
-renameForm.addEventListener("submit", (event) => {
-  event.preventDefault();
-  const experiment = shown.now;
-  act(renameForm, at("rename-status"), "renaming", async () => {
-    const { name } = await post(`${experiment?.path}/rename`, { name: newName.value.trim() });
-    location.hash = `#${encodeURIComponent(name)}`;
-  });
 });
 at("archive").addEventListener("click", () => {
   const experiment = shown.now;
