@@ -1,4 +1,4 @@
-"""Deletes an experiment's folder, writes a file into it, or counts and lists its files.
+"""Deletes an experiment's folder, writes a file into it, or lists its files.
 
 Each function works on open folders (`dir_fd`) and follows no link below the folder of results, because another user
 may replace an experiment by a link between a check and an action.
@@ -10,9 +10,7 @@ import contextlib
 import os
 import secrets
 import stat
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -25,8 +23,7 @@ from tuner.record.storage.lock import LOCK, driver_of, locked
 from tuner.record.storage.made import remove_experiment, remove_files, renamed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-MOST_S = 5.0  # seconds after which `size_of` begins no further folder; listing 100,000 entries takes 0.5 s
-MOST_LEVELS = 40  # deeper folders are not counted or listed; each level needs an open file descriptor
+MOST_LEVELS = 40  # deeper folders are not listed; each level needs an open file descriptor
 MOST_NAMED = 100  # maximum number of files that `files_in` returns
 
 
@@ -101,51 +98,28 @@ def write_in(folder: OpenFolder, name: str, content: str) -> None:
         raise RequestError(f"{folder.path / name} cannot be written: {error.strerror}") from None
 
 
-@dataclass(frozen=True)
-class Size:
-    """How many regular files and checkpoints are below a folder, and the files' bytes; `is_whole`: all were counted."""
-
-    files: int = 0
-    size_bytes: int = 0
-    is_whole: bool = True
-    checkpoints: int = 0
-
-
-def size_of(folder: OpenFolder) -> Size:
-    """Counts the files below the folder, without following links; begins no further folder after MOST_S."""
-    size, until = Size(), time.monotonic() + MOST_S
-    for below, folders, files in _walked(folder.fd):
-        is_whole = size.is_whole and time.monotonic() < until and (len(below.parts) < MOST_LEVELS or not folders)
-        checkpoints = size.checkpoints + sum(name.startswith("checkpoint_") for name in folders)
-        size = Size(size.files + len(files), size.size_bytes + sum(files.values()), is_whole, checkpoints)
-        if time.monotonic() > until:
-            break
-    return size
-
-
 def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
-    """Lists (path, bytes) of the first MOST_NAMED files below the folder `name`; empty if it is missing or a link."""
+    """Lists (path, bytes) of the first MOST_NAMED regular files below the folder `name`, at most MOST_LEVELS deep.
+
+    The list is empty if the folder is missing or a link.
+    """
     try:
-        fd = os.open(name, _FOLDER, dir_fd=folder.fd)
+        root_fd = os.open(name, _FOLDER, dir_fd=folder.fd)
     except OSError:
         return []
     try:
-        found = ((str(below / each), size) for below, _, files in _walked(fd) for each, size in files.items())
-        return list(islice(found, MOST_NAMED))
+        return list(islice(_files_below(root_fd), MOST_NAMED))
     finally:
-        os.close(fd)
+        os.close(root_fd)
 
 
-def _walked(root_fd: int) -> Iterator[tuple[Path, list[str], dict[str, int]]]:
-    """Walks an open folder in sorted order, MOST_LEVELS deep; yields each folder's path, subfolders and file sizes."""
+def _files_below(root_fd: int) -> Iterator[tuple[str, int]]:
     for below, folders, names, fd in os.fwalk(".", dir_fd=root_fd, follow_symlinks=False):
-        files = {}
         for name in sorted(names):
             with contextlib.suppress(OSError):
                 status = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 if stat.S_ISREG(status.st_mode):
-                    files[name] = status.st_size
+                    yield str(Path(below) / name), status.st_size
         folders.sort()
-        yield Path(below), folders, files
         if len(Path(below).parts) >= MOST_LEVELS:
             folders.clear()

@@ -32,7 +32,6 @@ from tuner.spec.spaces import space_files
 MOST_DOWNLOADS = 20  # files that are sent at once
 CHUNK_BYTES = 256 << 10
 MOST_CHECKS = 4  # requests that are checked at once; each check is a process that imports ray and torch
-MOST_COUNTED = 4  # folders whose files may be counted at the same time; counting one may take seconds
 ONE = "/api/experiments/{name}"
 _saving = threading.Lock()  # notes.json is read, changed and written by one request at a time
 
@@ -101,20 +100,6 @@ class BestFiles:
     """The files of the best model, at most 100."""
 
     files: tuple[BestFile, ...]
-
-
-@dataclass(frozen=True)
-class Contents(folders.Size):
-    """What an experiment's folder holds; `kept` says why it cannot be deleted now.
-
-    `files` and `size_bytes` count regular files; `is_whole` is False if some were not counted. `best` lists
-    at most 100 files of the best model.
-    """
-
-    trials: int = 0
-    epochs: int = 0
-    best: tuple[BestFile, ...] = ()
-    kept: str = ""
 
 
 @dataclass(frozen=True)
@@ -203,7 +188,7 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
             with served.idle(name):
                 served.searches.forget(name)
             return answer(Deleted(name))
-        if busy := state_of(name)[1]:
+        if busy := why_busy(name):
             raise Refused(409, busy)
         with served.idle(name), folders.opened(path) as opened, folders.without_driver(opened):
             aside = folders.set_aside(opened)
@@ -211,37 +196,16 @@ def _add_changes(app: FastAPI, served: ServedExperiments) -> None:
                 served.asked.forget(name)
             return answer(Deleted(name, folders.remove(opened, aside)))
 
-    def state_of(name: str) -> tuple[Summary | None, str]:
-        """Returns an experiment's summary (None if damaged), and why it cannot be changed while queued or running."""
+    def why_busy(name: str) -> str:
+        """Says why an experiment cannot be deleted now: it is queued or running; empty if it is neither, or damaged."""
         try:
             summary = served.one(name)
         except (NotYet, NotThere):
             raise
         except RequestError:
-            return None, ""
+            return ""
         killed = ", or end it with --resume and Ctrl-C if it was killed" if summary.state == "running" else ""
-        return summary, f"{name} is {summary.state}; stop it first{killed}" if summary.state in BUSY else ""
-
-    @app.get(
-        f"{ONE}/contents",
-        responses={200: {"model": Contents}},
-        dependencies=[at_most(MOST_COUNTED, "folders are being counted")],
-    )
-    def contents(name: str) -> Response:
-        """Returns what the experiment's folder holds, and what a deletion would lose."""
-        path = served.folder(name)
-        if path is None:
-            return answer(Contents())
-        summary, kept = state_of(name)
-        try:
-            driver = driver_of(path)
-            kept = kept or (f"{name} is run by {driver}; stop it first" if driver else "")
-        except RequestError as error:
-            kept = str(error)
-        trials, epochs = (sum(summary.counts.values()), summary.epochs) if summary else (0, 0)
-        with folders.opened(path) as opened:
-            size = vars(folders.size_of(opened))
-            return answer(Contents(**size, trials=trials, epochs=epochs, best=_best_files(opened), kept=kept))
+        return f"{name} is {summary.state}; stop it first{killed}" if summary.state in BUSY else ""
 
 
 def _add_downloads(app: FastAPI, served: ServedExperiments) -> None:

@@ -104,10 +104,6 @@ class Client:
         """Hides an experiment from the page's list, or with `archived=False` shows it again."""
         return self._post(_path(name, "/archive"), {"archived": archived})
 
-    def contents(self, name: str) -> Row:
-        """Returns what an experiment's folder holds: trials, epochs, files, bytes, checkpoints, files of `best/`."""
-        return self._get(_path(name, "/contents"))
-
     def delete(self, name: str) -> Row:
         """Deletes an experiment and its folder for ever, unless it is queued or running."""
         return self._json("DELETE", _path(name))

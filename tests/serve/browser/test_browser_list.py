@@ -273,8 +273,7 @@ def test_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
     taken = ended(acting, "taken")
     signed_in(page, acting, "#demo//files")
     page.click("#delete")
-    expect(page.locator("#delete-lost")).to_contain_text("1 trial with 2 epochs")
-    expect(page.locator("#delete-lost")).to_contain_text("the best model and 1 checkpoint among them")
+    expect(page.locator("#delete-lost")).to_contain_text("1 trial, 2 epochs")
     expect(page.locator("#delete-for-ever")).to_be_disabled()
     page.fill("#typed-name", "dem")
     page.press("#typed-name", "Enter")
@@ -296,7 +295,7 @@ def test_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
         page.reload()
         expect(page.locator("#problem")).to_contain_text("damaged")
         page.click("#delete-damaged")
-        expect(page.locator("#delete-lost")).to_contain_text("no trials")
+        expect(page.locator("#delete-lost")).to_contain_text("checkpoints and best model. It")
         page.fill("#typed-name", "taken")
         page.press("#typed-name", "Enter")
         if not proves:
@@ -307,7 +306,7 @@ def test_a_deletion_says_what_is_lost_and_wants_the_name(page, acting):
     assert not list(acting.results.iterdir())
     page.goto(f"{acting.url}#nothing")
     expect(page.locator("#problem")).to_contain_text("no experiment of that name")
-    expect(page.locator("#damaged-form")).to_be_hidden()
+    expect(page.locator("#damaged-offer")).to_be_hidden()
 
 
 def test_a_finished_search_is_saved_and_extended_and_a_running_one_not_deleted(page, acting):

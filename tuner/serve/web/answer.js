@@ -5,7 +5,7 @@
 
 import { addressOf, addressOfTrial } from "./address.js";
 import { at, counted, duration, el, flat, moment, number, set, shownAs, tell } from "./dom.js";
-import { BUSY } from "./experiment.js";
+import { BUSY, numTrials } from "./experiment.js";
 import { rules, state } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
@@ -42,7 +42,7 @@ export function drawAnswer(loaded) {
 /** @param {Summary} summary */
 function summarised(summary) {
   const counts = Object.entries(summary.counts).filter(([, n]) => n).map(([status, n]) => `${n} ${status}`);
-  const started = Object.values(summary.counts).reduce((sum, n) => sum + n, 0);
+  const started = numTrials(summary);
   return [summary.space, rules(summary).join(" + "), state(summary),
     `${started} ${summary.asked ? `of ${summary.asked} ` : ""}trials${counts.length ? `: ${counts.join(", ")}` : ""}`,
     `${summary.epochs} ${summary.num_samples ? `of at most ${summary.asked * summary.length} ` : ""}epochs trained`

@@ -128,11 +128,6 @@ export interface BestFile { path: string; size_bytes: number }
 export interface BestFiles { files: BestFile[] }
 export interface Deleted { name: string; left: string }
 
-export interface Contents {
-  trials: number; epochs: number; files: number; size_bytes: number; is_whole: boolean; checkpoints: number;
-  best: BestFile[]; kept: string;
-}
-
 // A property of the schema `Start`.
 export interface Option { type?: string; description?: string; enum?: string[]; anyOf?: Option[] }
 

@@ -3,7 +3,7 @@
 // command line's options. All controls are hidden until the user has signed in; the service checks each request anyway.
 
 import { at, attempt, duration, el, set, tell } from "./dom.js";
-import { BUSY, shown } from "./experiment.js";
+import { BUSY, numTrials, shown } from "./experiment.js";
 import { get, key, post } from "./service.js";
 
 /** @typedef {import("./api.js").Option} Option */
@@ -159,8 +159,7 @@ function tellWait() {
   const summary = shown.now?.loaded?.summary;
   if (!summary) return;
   const { state, waits_for, message } = summary, isUnreported = state === "running" && !summary.epochs;
-  const started = Object.values(summary.counts).reduce((sum, n) => sum + n, 0);
-  const what = waits_for || (isUnreported ? `waiting for ${started ? "the first report" : "a worker"}` : "");
+  const what = waits_for || (isUnreported ? `waiting for ${numTrials(summary) ? "the first report" : "a worker"}` : "");
   const since = summary.waits_since ?? (isUnreported ? summary.updated : null);
   const wait = what && since ? `${state}: ${what}, ${duration(Math.max(0, Date.now() / 1000 - since))}` : "";
   tell("message", wait || message);

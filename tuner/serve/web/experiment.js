@@ -26,6 +26,10 @@ const LEAST_PAUSE_MS = 800, MOST_PAUSE_MS = 5000, PAUSE_SHARE = 10; // between t
  * @type {{now: Experiment | null}} */
 export const shown = { now: null };
 
+/** Returns how many trials have started.
+ * @param {Summary} summary */
+export const numTrials = (summary) => Object.values(summary.counts).reduce((sum, n) => sum + n, 0);
+
 /** The sections that are on the screen or close to it.
  * @type {Set<string>} */
 export const near = new Set();

@@ -3,7 +3,7 @@
 
 import { act, session } from "./control.js";
 import { at, attempt, bytes, counted, el, set, tell } from "./dom.js";
-import { BUSY, shown } from "./experiment.js";
+import { BUSY, numTrials, shown } from "./experiment.js";
 import { get, pathOf, post, remove } from "./service.js";
 
 /** @typedef {import("./api.js").Summary} Summary */
@@ -50,9 +50,8 @@ export function showLabels(summary) {
  * @param {string} name @param {boolean} isDamaged */
 export function showUnreadable(name, isDamaged) {
   set(at("damaged-name"), name);
-  set(at("damaged-status"), "");
   at("damaged").hidden = false;
-  at("damaged-form").hidden = !(isDamaged && session.isSignedIn);
+  at("damaged-offer").hidden = !(isDamaged && session.isSignedIn);
 }
 
 /** Shows links to the files of the best model.
@@ -68,30 +67,16 @@ async function offer(name) {
   }));
 }
 
-/** @param {number} count @param {string} noun */
-const some = (count, noun) => (count ? counted(count, noun) : `no ${noun}s`);
-
-/** Says what a deletion loses.
- * @param {import("./api.js").Contents} contents */
-function lost({ trials, epochs, size_bytes, files, is_whole, checkpoints, best }) {
-  const model = best.some(({ path }) => !/\.(json|md)$/.test(path)) ? "the best model" : "no best model";
-  const more = is_whole ? "" : "more than ";
-  return `This deletes ${some(trials, "trial")} with ${some(epochs, "epoch")} and ${more}${some(files, "file")} of `
-    + `${more}${bytes(size_bytes)}: ${model} and ${some(checkpoints, "checkpoint")} among them. `
-    + "It cannot be undone. Archive the experiment instead to hide it from the list.";
-}
-
-async function askToDelete() {
-  const experiment = shown.now;
+/** Opens the dialog that says what a deletion loses. */
+function askToDelete() {
+  const experiment = shown.now, summary = experiment?.loaded?.summary;
   if (!experiment) return;
-  /** @type {import("./api.js").Contents} */
-  const contents = await get(`${experiment.path}/contents`);
   set(at("delete-title"), `Delete ${experiment.name}?`);
-  set(at("delete-lost"), lost(contents));
-  set(at("delete-status"), contents.kept);
-  at("delete-status").className = "failed";
+  const trained = summary ? ` (${counted(numTrials(summary), "trial")}, ${counted(summary.epochs, "epoch")})` : "";
+  set(at("delete-lost"), `This deletes the experiment's folder with its journal, checkpoints and best model${trained}. `
+    + "It cannot be undone. Archive the experiment instead to hide it from the list.");
+  set(at("delete-status"), "");
   typed.value = "";
-  typed.disabled = Boolean(contents.kept);
   at("delete-for-ever", HTMLButtonElement).disabled = true;
   dialog.showModal();
 }
@@ -122,10 +107,7 @@ at("archive").addEventListener("click", () => {
     await experiment?.load({ fresh: false });
   });
 });
-at("delete").addEventListener("click", () =>
-  act(at("archive-form", HTMLFormElement), at("archive-status"), "counting the files", askToDelete));
-at("delete-damaged").addEventListener("click", () =>
-  act(at("damaged-form", HTMLFormElement), at("damaged-status"), "counting the files", askToDelete));
+for (const id of ["delete", "delete-damaged"]) at(id).addEventListener("click", askToDelete);
 typed.addEventListener("input", () => {
   at("delete-for-ever", HTMLButtonElement).disabled = typed.value !== shown.now?.name;
 });
