@@ -16,7 +16,7 @@ from tuner.record.reading import NotYet
 from tuner.serve.answers import answer, figure_text
 from tuner.serve.reading.results_reader import NotThere
 from tuner.serve.reading.summary import Summary
-from tuner.serve.served import ServedExperiments, Values, with_job
+from tuner.serve.served import ServedExperiments, with_job
 from tuner.views.compare import (
     MOST_COMPARED,
     Clock,
@@ -31,6 +31,7 @@ from tuner.views.compare import (
     draw_progress,
     look_of,
 )
+from tuner.views.figures.values import PATTERN
 
 COMPARE_S = 3.0  # seconds for reading one request's experiments; the next request continues, so the page fills early
 MOST_KEPT = 200  # experiments whose data for comparisons stay in memory: at most 900 kB each
@@ -106,7 +107,7 @@ def add_compare(app: FastAPI, served: ServedExperiments) -> None:
     def compare(
         name: Names,
         group: Annotated[int, Query(ge=0, le=MOST_COMPARED, description="index in `groups`: the group to draw")] = 0,
-        values: Values = "",
+        values: Annotated[str, Query(pattern=PATTERN, description="one of `value_choices`; others = default")] = "",
     ) -> Response:
         """Compares experiments: best value so far, distribution of the values, cost, and differences of their options.
 

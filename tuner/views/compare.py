@@ -15,15 +15,13 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.spec.experiment import values_of
 from tuner.views.figures import plot
-from tuner.views.figures.parameters import is_usage
 from tuner.views.figures.timeline import unit_of
-from tuner.views.figures.values import BEST, LAST, metrics_of, mode_of, shared_epoch, split, title_of
+from tuner.views.figures.values import BEST, LAST, shared_epoch, title_of
 from tuner.views.figures.values import values_of as trial_values
 from tuner.views.tables import Number
 
 MOST_STEPS = 400  # maximum steps of one curve; a curve with more improvements is thinned
 MOST_POINTS = 200  # maximum points of one distribution
-MOST_OTHERS = 8  # maximum metrics, beside the searched one, with distributions
 EPOCHS = [2**n for n in range(12)]  # the epochs for which a comparison may offer distributions
 MOST_NAMES, MOST_TEXT = 500, 300  # maximum parameters (or constants) of one experiment, and characters of each text
 # Five colours that stand out from a white and a black page and differ most from each other (by 34 in CIELAB), both with
@@ -49,21 +47,11 @@ class Step(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """The values of `size` trials; `rows` is a sample: a value, the share of trials this good or better, its trial.
-
-    `mode` is the metric's direction. If it is unknown, `mode` is empty, and a smaller value comes before a larger one.
-    """
+    """The values of `size` trials; `rows` is a sample: a value, the share of trials this good or better, its trial."""
 
     size: int
     median: float
     rows: list[tuple[float, float, str]]
-    mode: str
-
-    def ascending(self) -> list[tuple[float, float, str]]:
-        """Returns the rows with the shares of trials with this value or less."""
-        if self.mode != "max":
-            return self.rows
-        return [(value, 1 - share + 1 / self.size, trial) for value, share, trial in reversed(self.rows)]
 
 
 @dataclass(frozen=True)
@@ -180,22 +168,15 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def _distributions(record: ExperimentRecord) -> dict[str, Distribution]:
-    """Collects the trials' best values, those at the epochs 1, 2, 4, ... that nine of ten trials reached, and the last.
-
-    Of other metrics, it collects the values in the best reports and the last ones.
-    """
-    found, last, searched = {}, shared_epoch(record), record.experiment.wanted.metric
-    names = (name for name in metrics_of(record) if name != searched and not is_usage(name))
-    others = [f"{at}:{name}" for name in islice(names, MOST_OTHERS) for at in (BEST, LAST)]
-    for choice in [BEST, *(str(epoch) for epoch in EPOCHS if epoch <= last), LAST, *others]:
-        mode = mode_of(record, split(choice, searched)[1])
-        sign = sign_of(mode or "min")
+    """Collects the trials' best values, their last ones, and those at epochs 1, 2, 4, ... that nine of ten reached."""
+    found, last, sign = {}, shared_epoch(record), sign_of(record.experiment.wanted.mode)
+    for choice in [BEST, *(str(epoch) for epoch in EPOCHS if epoch <= last), LAST]:
         values = enumerate(trial_values(record, choice))
         ranked = sorted((sign * value, record.trials[index].id) for index, value in values if value is not None)
         if count := len(ranked):
             rows = thinned([(sign * loss, n / count, trial) for n, (loss, trial) in enumerate(ranked, 1)], MOST_POINTS)
             low, high = sign * ranked[(count - 1) // 2][0], sign * ranked[count // 2][0]
-            found[choice] = Distribution(count, (low + high) / 2 if math.isfinite(low + high) else high, rows, mode)
+            found[choice] = Distribution(count, (low + high) / 2 if math.isfinite(low + high) else high, rows)
     return found
 
 
@@ -282,25 +263,20 @@ def draw_progress(experiments: Sequence[Compared], clock: Clock) -> plot.Figure:
 
 
 def draw_distributions(experiments: Sequence[Compared], choice: str) -> plot.Figure:
-    """Draws each experiment's distribution of `choice`: for each value, the share of trials as good or better.
-
-    If the metric's direction is unknown, or differs between the experiments, it is the share with this value or less.
-    """
+    """Draws each experiment's distribution of `choice`: for each value, the share of trials as good or better."""
     shown = [each for each in experiments if choice in each.distributions]
     if not shown:
         return plot.empty_figure("No trial of these experiments has a finite value to compare.")
-    metric, modes = shown[0].row.metric, {each.distributions[choice].mode for each in shown}
-    mode = modes.pop() if len(modes) == 1 else ""
-    share, which = ("this good or better", "are this good or better") if mode else ("with this value or less",) * 2
+    metric, mode = shown[0].row.metric, shown[0].row.mode
     traces, values, texts = [], [], []
     for each in shown:
         spread, name = each.distributions[choice], each.row.name
-        rows, number = spread.rows if mode else spread.ascending(), counted(spread.size, "trial")
-        hover = f"{plot.escaped(name)}<br>trial %{{customdata}}: %{{x:.5g}}<br>%{{y:.1%}} of {number} {which}"
+        rows, number = spread.rows, counted(spread.size, "trial")
+        share = f"%{{y:.1%}} of {number} are this good or better"
+        hover = f"{plot.escaped(name)}<br>trial %{{customdata}}: %{{x:.5g}}<br>{share}"
         look = {"hovertemplate": f"{hover}<extra></extra>"} | ({"mode": "lines"} if spread.size > 30 else {})
         traces.append(_line(each, rows, **look))
-        ends = f"best {rows[0][0]:.5g}" if mode else f"{rows[0][0]:.5g} to {rows[-1][0]:.5g}"
-        texts.append(f"{plot.tick(name, 60)} median {spread.median:.5g}, {ends} of {number}")
+        texts.append(f"{plot.tick(name, 60)} median {spread.median:.5g}, best {rows[0][0]:.5g} of {number}")
         values += [value for value, *_ in rows]
     title = f"best {metric} of each trial" if choice == BEST else title_of(metric, choice)
     return plot.figure(
@@ -308,7 +284,7 @@ def draw_distributions(experiments: Sequence[Compared], choice: str) -> plot.Fig
         f"Distribution of the {plot.tick(title, 60)}: {_some(texts)}.",
         clip=(title, plot.clipped(values, mode)),
         axis="xaxis",
-        yaxis=plot.titled(f"share of trials {share}", tickformat=".0%", range=[0, 1.02]),
+        yaxis=plot.titled("share of trials this good or better", tickformat=".0%", range=[0, 1.02]),
         showlegend=True,
     )
 

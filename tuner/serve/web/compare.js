@@ -159,9 +159,7 @@ function drawChoices({ groups, group, value_choices, values }) {
 
 /** @param {string} choice @param {string} metric */
 function titleOf(choice, metric) {
-  const [kind, other] = choice.split(/:(.*)/s);
-  if (kind === "best") return other ? `the ${other} at each trial's best epoch` : `the best ${metric} of each trial`;
-  return kind === "last" ? `the last ${other || metric} of each trial` : `the ${other || metric} at epoch ${kind}`;
+  return ["best", "last"].includes(choice) ? `the ${choice} ${metric} of each trial` : `the ${metric} at epoch ${choice}`;
 }
 
 /** Draws one button for each experiment in the figures; it hides and shows its lines.
