@@ -290,7 +290,6 @@ queues = some.dictionaries(
     max_size=3,
 )
 # cluster.json of the service's state.
-clusters = hurt({"pid": os.getpid(), "born": 5.0, "port": 9, "folder": "/tmp/tuner-x", "token": "/etc/passwd"})
 
 
 def put(folder: Path, files) -> Path:

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import strategies
 from fuzzing import TIERS
-from holding import documented, holding, little_memory
+from holding import documented, holding
 
 from tuner import gpus
 from tuner.errors import RequestError
@@ -15,7 +15,6 @@ from tuner.record.journal import Journal
 from tuner.record.reading import Reading, read, scan
 from tuner.record.records import Folding, TrialRecord
 from tuner.record.saved_experiment import COPY, FILE, load_experiment
-from tuner.serve.jobs import ray_jobs
 from tuner.serve.jobs.searches import read_queue
 from tuner.spec.experiment import Experiment
 from tuner.views.audit_record import read_audit
@@ -102,25 +101,3 @@ def test_a_queue(tmp_path, tier, capsys):
             assert isinstance(search.experiment, Experiment) and isinstance(search.priority, int)
 
     tier.check(28, strategies.queues, holds)
-
-
-@pytest.mark.parametrize("tier", TIERS)
-def test_a_cluster(tmp_path, tier, capsys, monkeypatch):
-    """Nothing that it names is ended or removed, since no process that it may name is a head of the service's."""
-    for module, name in ((ray_jobs.os, "kill"), (ray_jobs, "MadeFolder")):
-        monkeypatch.setattr(module, name, lambda *arguments: pytest.fail(f"ended or removed: {arguments}"))
-
-    def holds(content):
-        (tmp_path / "cluster.json").write_bytes(content)
-        with little_memory():
-            assert ray_jobs.find_cluster(tmp_path) is None
-        output = capsys.readouterr().err
-        assert not output or ("is damaged" in output and output.strip().isprintable())
-
-    tier.check(15, strategies.clusters, holds)
-
-
-@pytest.mark.parametrize("folder", ["tuner-\0", "tuner-nothing"])
-def test_a_folder_that_is_none_is_not_removed(tmp_path, monkeypatch, folder):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    ray_jobs.Cluster(2**40, 5.0, 9, f"{tmp_path}/{folder}", "1").end()

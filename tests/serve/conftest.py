@@ -22,7 +22,7 @@ from tuner.serve.__main__ import Connection, listen
 from tuner.serve.access.own_spaces import NO_SPACES
 from tuner.serve.access.state import BASE, state_folder
 from tuner.serve.app import create_app
-from tuner.serve.jobs.ray_jobs import JobState
+from tuner.serve.jobs.local_jobs import JobState
 from tuner.serve.jobs.requests import experiment_of
 from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
 from tuner.spec.experiment import Experiment
@@ -71,12 +71,12 @@ class Jobs:
     address = ""
 
     def __init__(self):
-        self.job_states, self.submitted, self.stopped, self.closed, self.down = {}, {}, [], 0, ""
+        self.job_states, self.submitted, self.stopped, self.down = {}, {}, [], ""
 
     def nodes(self):
         return [{"CPU": 2.0, "GPU": 0.0}]
 
-    def submit(self, job, arguments):
+    def submit(self, job, arguments, num_gpus):
         if self.down:
             raise RequestError(self.down)
         self.submitted[job] = arguments
@@ -87,9 +87,6 @@ class Jobs:
 
     def stop(self, job):
         self.stopped.append(job)
-
-    def close(self):
-        self.closed += 1
 
 
 def client_of(app, token=""):

@@ -17,7 +17,7 @@ from tuner.record.storage.lock import only_driver
 from tuner.serve.access.state import state_folder
 from tuner.serve.client import Client, ServiceError
 from tuner.serve.jobs import ray_jobs
-from tuner.serve.jobs.ray_jobs import JobState
+from tuner.serve.jobs.local_jobs import JobState
 from tuner.serve.jobs.requests import SETTABLE
 from tuner.serve.jobs.searches import Search, Searches, startable
 from tuner.spec.experiment import Experiment, Options
@@ -86,9 +86,9 @@ def test_without_rays_dashboard_the_refusal_names_the_extra_that_brings_it(monke
     assert any(each.startswith("ray[default]") for each in project["optional-dependencies"][said[1]])
 
 
-def test_a_cluster_that_does_not_answer_is_said_in_one_line(tmp_path):
+def test_a_cluster_that_does_not_answer_is_said_in_one_line():
     with pytest.raises(RequestError, match="^the cluster of --address http://127.0.0.1:1 could not list its nodes"):
-        ray_jobs.RayJobs("http://127.0.0.1:1", tmp_path).nodes()
+        ray_jobs.RayJobs("http://127.0.0.1:1").nodes()
 
 
 def test_every_option_is_withheld_or_reaches_the_command_line(service):
@@ -182,15 +182,27 @@ def test_searches_wait_for_room_in_order_and_small_ones_run_side_by_side(service
     assert state(service, "three") == ("queued", ["stop"])
 
 
-def test_the_highest_priority_goes_first_and_past_lower_ones_that_run(service):
+def test_the_highest_priority_goes_first_and_on_this_machine_waits_for_what_runs(service):
     for name, priority in {"low": -1, "normal": 0, "other": 0, "urgent": 5}.items():
         service.start(name=name, priority=priority)
     service.searches.step()
     assert jobs(service) == ["urgent"]
     service.end_jobs("ended", 0)
-    service.start(name="urgent2", priority=5)  # those of a lower priority give their places up
+    service.start(name="urgent2", priority=5)
     service.searches.step()
+    assert jobs(service) == ["urgent", "normal"]
+    service.end_jobs("ended", 0)
     assert jobs(service) == ["urgent", "normal", "urgent2"]
+
+
+def test_on_a_cluster_it_goes_past_lower_ones_that_run(service):
+    service.jobs.address = "http://head:8265"
+    service.start(name="normal")
+    service.searches.step()
+    service.start(name="low", priority=-1)
+    service.start(name="urgent", priority=5)  # those of a lower priority give their places up
+    service.searches.step()
+    assert jobs(service) == ["normal", "urgent"]
 
 
 SEARCH = {"space": "quadratic", "results": "r"}
@@ -218,6 +230,24 @@ def test_a_search_for_a_cluster_is_checked_against_its_nodes_and_not_this_machin
     service.searches.step()
     assert jobs(service) == ["large"]
     assert "no node of the cluster has more than 128 CPUs" in service.searches.get("larger").message
+
+
+@pytest.mark.parametrize(
+    ("gpus", "most", "node", "started"),
+    [
+        (0.0, 1, {"CPU": 4}, 4),
+        (0.0, 2, {"CPU": 4}, 2),
+        (0.0, 3, {"CPU": 4}, 1),
+        (0.0, 0, {"CPU": 4}, 1),  # takes all
+        (1.0, 1, {"CPU": 8, "GPU": 3}, 3),
+        (0.4, 3, {"CPU": 20, "GPU": 5}, 2),  # two trials of each share a GPU, the third has one alone
+    ],
+)
+def test_searches_on_this_machine_run_side_by_side_while_each_has_its_own_cpus_and_gpus(gpus, most, node, started):
+    options = {**SEARCH, "gpus_per_trial": gpus, "max_concurrent_trials": most}
+    searches = [Search(name, options, [], 0.0) for name in "abcde"]
+    assert [search for search, _ in startable(searches, [], [node])] == searches[:started]
+    assert startable(searches[started:], searches[:started], [node]) == []
 
 
 def test_a_search_waits_for_room_among_all_nodes():
@@ -266,7 +296,7 @@ def test_the_thread_outlives_whatever_goes_wrong(service, monkeypatch, capsys):
     [
         (JobState("ended", 2, "tuner: error: no data"), False, ("failed", "no data", [])),
         (JobState("ended", -9), True, ("failed", "ended with exit code -9", ["resume"])),
-        (JobState("lost"), True, ("failed", "the cluster that it ran on is gone; resume it", ["resume"])),
+        (JobState("lost"), True, ("interrupted", "", ["resume"])),  # it ended while no service ran
         (JobState("lost"), False, ("starting", "", ["stop"])),  # it never began: it is started again
         (JobState("stopped"), True, ("interrupted", "", ["resume"])),
     ],
@@ -287,6 +317,17 @@ def test_a_job_that_ended_without_its_journal_knowing_is_shown_as_it_is(service,
     assert (row["state"], row["message"], row["actions"]) == wanted
 
 
+def test_a_search_whose_cluster_is_gone_says_so(service):
+    service.jobs.address = "http://head:8265"
+    service.start(name="a")
+    service.searches.step()
+    service.begin("a").close()
+    service.jobs.job_states.clear()
+    service.searches.step()
+    row = service.owner.get(f"{ALL}/a").json()
+    assert (row["state"], row["message"]) == ("failed", "the cluster that it ran on is gone; resume it")
+
+
 def test_stop_takes_a_waiting_search_from_the_queue_and_signals_the_job_of_another(service):
     service.start(name="a")
     assert service.owner.post(f"{ALL}/a/stop").json()["actions"] == []
@@ -297,6 +338,9 @@ def test_stop_takes_a_waiting_search_from_the_queue_and_signals_the_job_of_anoth
     assert service.owner.post(f"{ALL}/a/stop").json()["state"] == "stopping"
     service.searches.step()
     assert service.jobs.stopped == list(service.jobs.submitted) and state(service, "a") == ("stopping", [])
+    service = service.reopened()
+    service.searches.step()
+    assert len(service.jobs.stopped) == 1  # a second signal would end the search at once
     service.end_jobs("stopped")
     assert state(service, "a") == ("interrupted", ["resume"])
 

@@ -3,49 +3,23 @@
 import dataclasses
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
-import tempfile
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.serve.conftest import TOKEN, started
 from tuner.errors import RequestError
 from tuner.record.saved_experiment import digest
-from tuner.record.storage.made import temporary_folder
 from tuner.serve.__main__ import parse, starter
 from tuner.serve.access.own_spaces import NO_SPACES
 from tuner.serve.access.state import BASE, state_folder, token_from_environment
 from tuner.serve.client import Client
-from tuner.serve.jobs import ray_jobs
-from tuner.serve.jobs.ray_jobs import Cluster, find_cluster
 from tuner.serve.jobs.requests import Resume, experiment_of, resume_arguments
 from tuner.spec.experiment import Experiment
 
 ALL = "/api/experiments"
-
-
-@pytest.fixture
-def victim():
-    """A process of this user's that no service started."""
-    process = subprocess.Popen(["sleep", "600"])
-    yield process
-    process.kill()
-    process.wait()
-
-
-@pytest.fixture
-def precious():
-    """A folder where Ray's files would lie, as the service makes it."""
-    folder = temporary_folder("tuner.").path
-    (folder / "file").write_text("x")
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -88,11 +62,10 @@ def test_a_state_that_others_may_have_written_is_refused(tmp_path, how, depth):
         state_folder(tmp_path)
 
 
-def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precious, evil):
+def test_a_hostile_folder_runs_and_removes_nothing(tmp_path, evil):
     results, (space, marker) = tmp_path / "new" / "results", evil
     old = results / ".service"
     (old / "queue").mkdir(parents=True)
-    (old / "cluster.json").write_text(json.dumps(dataclasses.asdict(cluster_of(victim, precious))))
     entry = {"name": "x", "options": options("x"), "arguments": [f"--space={space}"], "since": 1.0, "phase": "queued"}
     (old / "queue" / "x.json").write_text(json.dumps(entry))
     os.close(os.open(old / "token", os.O_CREAT | os.O_WRONLY, 0o600))
@@ -104,7 +77,7 @@ def test_a_hostile_folder_runs_ends_and_removes_nothing(tmp_path, victim, precio
         assert not Client(url).experiments()
         process.send_signal(signal.SIGINT)
         assert (process.wait(60), process.stderr.read()) == (0, "")
-    assert victim.poll() is None and (precious / "file").exists() and not marker.exists()
+    assert not marker.exists() and (old / "queue" / "x.json").exists()
     kept = Path(last.split()[-1])
     assert kept.is_relative_to(tmp_path / "state") and kept.read_text() != "t" * 43
 
@@ -128,45 +101,6 @@ def test_a_damaged_entry_of_the_queue_is_left_out_and_its_neighbours_stay(servic
     output = capsys.readouterr().err
     assert all(f"{name}.json is left out" in output for name in "abde") and "mode sideways" in output
     assert all(map(str.isprintable, output.splitlines()))
-
-
-def cluster_of(process, folder):
-    return Cluster(process.pid, psutil.Process(process.pid).create_time(), 9, str(folder), "/etc/passwd")
-
-
-def test_only_the_head_that_was_started_is_ended(tmp_path, victim, precious):
-    named = cluster_of(victim, precious)
-    assert not named.head()
-    named.end()
-    assert victim.poll() is None
-    kept = tmp_path / "results"
-    kept.mkdir()
-    cluster_of(victim, kept).end()
-    link = Path(tempfile.gettempdir()) / f"tuner-link-{os.getpid()}"
-    link.symlink_to(kept)
-    try:
-        cluster_of(victim, link).end()
-        assert kept.exists() and link.is_symlink()
-    finally:
-        link.unlink()
-
-
-def test_a_head_is_found_by_its_file_ended_and_its_folder_removed(tmp_path, precious):
-    words = ["-c", "import time; time.sleep(600)", f"--temp-dir={precious}/ray"]  # a head's command line
-    process = subprocess.Popen([sys.executable, *words])
-    try:
-        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():  # the kernel shows it a moment after Popen returns
-            time.sleep(0.001)
-        written = cluster_of(process, precious)
-        (tmp_path / "cluster.json").write_text(json.dumps(dataclasses.asdict(written)))
-        assert not dataclasses.replace(written, born=1.0).head()  # a later process of the same id
-        assert not dataclasses.replace(written, folder="/tmp/tuner-other").head()
-        cluster = find_cluster(tmp_path)
-        assert cluster == written
-        cluster.end()
-        assert process.poll() is not None and not precious.exists() and find_cluster(tmp_path) is None
-    finally:
-        process.kill()
 
 
 def test_a_folder_cannot_choose_the_code_that_its_resume_imports(service, evil):
@@ -225,20 +159,6 @@ def test_the_data_that_the_services_owner_names_are_read(service, tmp_path):
         searches.close()
 
 
-def test_no_process_inherits_the_services_token_and_the_head_has_none_but_its_own(tmp_path, monkeypatch):
+def test_no_process_inherits_the_services_token(monkeypatch):
     monkeypatch.setenv("TUNER_TOKEN", TOKEN)
     assert token_from_environment() == TOKEN and "TUNER_TOKEN" not in os.environ
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "of another cluster")
-    started = {}
-
-    def popen(command, **options):
-        started.update(options)
-        raise OSError
-
-    monkeypatch.setattr(ray_jobs.subprocess, "Popen", popen)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(OSError):
-        ray_jobs.start_cluster(tmp_path, 1, 0)
-    env = started["env"]
-    assert not {"RAY_AUTH_TOKEN", "RAY_ADDRESS"} & set(env)
-    assert env["RAY_AUTH_TOKEN_PATH"] == str(tmp_path / "ray_token")

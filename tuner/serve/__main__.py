@@ -25,8 +25,9 @@ from tuner.serve.access.guard import is_loopback
 from tuner.serve.access.own_spaces import NO_SPACES, OwnSpaces
 from tuner.serve.access.state import LEAST_CHARS, TOKEN, state_folder, token_from_environment
 from tuner.serve.app import create_app
+from tuner.serve.jobs.local_jobs import LocalJobs
 from tuner.serve.jobs.ray_jobs import RayJobs, missing
-from tuner.serve.jobs.searches import NO_DATA_DIR, Searches
+from tuner.serve.jobs.searches import NO_DATA_DIR, QUEUE, Searches
 from tuner.spec.experiment import CHOICES
 
 MOST_CLIENTS = 400  # with more open connections, a new one closes an idle one; MOST_STREAMS of tuner.serve.app is lower
@@ -87,7 +88,7 @@ def serve(args: argparse.Namespace, environment_token: str) -> None:
     spaces = OwnSpaces(args.spaces, results)
     for left_out in spaces.scan()[1]:
         print(f"left out of --spaces: {left_out}", file=sys.stderr, flush=True)
-    token, searches, problem, kept = environment_token, None, missing(), None
+    token, searches, problem, kept = environment_token, None, missing() if args.address else "", None
     try:
         state = state_folder(results)
         if not token:
@@ -205,7 +206,8 @@ class Connection(H11Protocol):
 def starter(args: argparse.Namespace, state: Path, spaces: OwnSpaces = NO_SPACES) -> Searches:
     data_dir = NO_DATA_DIR + (str(Path(args.data_dir).absolute()) if args.data_dir else "")
     chosen = [f"--wandb={args.wandb}", data_dir]
-    return Searches(Path(args.results), state, RayJobs(args.address, state), chosen, spaces)
+    jobs = RayJobs(args.address) if args.address else LocalJobs(state / QUEUE)
+    return Searches(Path(args.results), state, jobs, chosen, spaces)
 
 
 def listen(host: str, port: int) -> socket.socket:

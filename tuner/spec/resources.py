@@ -33,6 +33,12 @@ class Resources:
     def num_processes(self) -> int:
         return self.concurrent * (self.workers + 1 if self.split else 1)
 
+    def whole_gpus(self) -> int:
+        """How many GPUs the concurrent trials need, which share a GPU with each other at most."""
+        num_bundles = self.concurrent * (self.workers if self.split else 1)
+        each = self.bundles()[-1].get("GPU", 0.0)
+        return int(num_bundles * each if each >= 1 or not each else math.ceil(num_bundles / _per_gpu(each)))
+
     def fit(self, nodes: Sequence[Mapping[str, float]]) -> int:
         """How many trials fit on the nodes (resource -> amount) at once; a trial's workers may be on several nodes."""
         return self.num_bundles(nodes) // (self.workers if self.split else 1)
@@ -50,9 +56,12 @@ def _fit(bundle: Mapping[str, float], node: Mapping[str, float]) -> int:
     fit = math.floor(node.get("CPU", 0.0) / bundle["CPU"] + 1e-9)
     if "GPU" in bundle:
         each, there = bundle["GPU"], node.get("GPU", 0.0)
-        # A fraction of a GPU must lie on one GPU: 0.4 GPU fits twice on each.
-        fit = min(fit, int(there // each) if each >= 1 else int(there) * math.floor(1 / each + 1e-9))
+        fit = min(fit, int(there // each) if each >= 1 else int(there) * _per_gpu(each))
     return fit
+
+
+def _per_gpu(fraction: float) -> int:
+    return math.floor(1 / fraction + 1e-9)  # a fraction of a GPU must lie on one GPU: 0.4 GPU fits twice on each
 
 
 def resources_of(experiment: Options, nodes: Sequence[Mapping[str, float]]) -> Resources:

@@ -43,14 +43,18 @@ PATIENT = {
 }
 
 
-def num_gpus() -> int:
-    """Returns the number of GPUs that this process may use; CUDA_VISIBLE_DEVICES and similar variables reduce it."""
+def visible_gpus() -> list[str]:
+    """Return the ids of the GPUs that this process may use; CUDA_VISIBLE_DEVICES and similar variables select them."""
     manager = get_accelerator_manager_for_resource("GPU")
     if manager is None:
-        return 0
+        return []
     on_machine = manager.get_current_node_num_accelerators()
     visible = manager.get_current_process_visible_accelerator_ids()
-    return int(on_machine if visible is None else min(on_machine, len(visible)))
+    return [str(index) for index in range(on_machine)] if visible is None else visible[:on_machine]
+
+
+def num_gpus() -> int:
+    return len(visible_gpus())
 
 
 def local_cluster() -> dict[str, float]:

@@ -21,7 +21,7 @@ ELSEWHERE = f"set {BASE} to a folder of your own"
 
 
 def state_folder(results: Path) -> Path:
-    """Creates and returns the folder of the service's own files for `results`: token, queue and cluster.
+    """Creates and returns the folder of the service's own files for `results`: token and queue.
 
     Raises:
         RequestError: the folder cannot be created or read, or is not this user's alone; the service trusts its files.

@@ -28,7 +28,8 @@ from tuner.record.storage.made import remove_made
 from tuner.record.texts import command
 from tuner.serve.access.own_spaces import NO_SPACES, OwnSpaces
 from tuner.serve.answers import Refused
-from tuner.serve.jobs.ray_jobs import JobState, RayJobs
+from tuner.serve.jobs.local_jobs import JobState, LocalJobs
+from tuner.serve.jobs.ray_jobs import RayJobs
 from tuner.serve.jobs.requests import ELSEWHERE, checked_options, resume_arguments, start_arguments
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import resources_of
@@ -38,11 +39,12 @@ MOST_WAITING = 1000  # queued searches; a further request gets 503
 NO_DATA_DIR = "--data-dir="  # empty = the space's default; without it, a resume would use the folder in experiment.json
 PAUSE_S = 1.0  # seconds between two checks of the jobs that run or wait
 AFTER_ERROR_S = 3.0  # seconds before the retry after an error, such as a cluster that does not answer
-IDLE_S = 300.0  # seconds without a search, after which the service ends its own Ray cluster, which uses 0.8 GB
+QUEUE = "queue"  # folder of the state folder: NAME.json of each search, and NAME.log with its output on this machine
 Phase = Literal["queued", "submitted", "stopping", "stopped", "failed", "done"]
 ACTIVE: tuple[Phase, ...] = ("submitted", "stopping")
 WAITS_OR_RUNS: tuple[Phase, ...] = ("queued", *ACTIVE)
 STARTS_RAY = "waiting for Ray to accept the search"
+STOPS = "stopping"  # its job has been told; a second signal would end a search at once
 STARTS_SEARCH = "waiting for the search to load its space and data"
 
 
@@ -55,7 +57,7 @@ class Search:
     arguments: list[str]  # the part of the command line of `tuner.run` that the service made from the request
     since: float  # the time of the request; searches of equal priority start in this order
     phase: Phase = "queued"
-    job: str = ""  # the id of the Ray job, once it is submitted
+    job: str = ""  # the id of its job, once it is submitted
     message: str = ""  # why the search waits, failed or stopped
     submitted: float = 0.0  # when the job was submitted; 0 before that
 
@@ -90,10 +92,11 @@ def startable(
 ) -> list[tuple[Search, str]]:
     """Chooses the waiting searches that may start now, by priority and then by the time of the request.
 
-    A search may start if one of its trials fits the resources that no other search reserves. A search reserves the
-    resources of `max_concurrent_trials` trials; without that limit, of as many as fit. Running searches of lower
-    priority reserve nothing, because they release resources to this search (`tuner.engine.cluster.nodes`). If a search
-    has to wait for resources, the searches after it wait, too; otherwise, small searches could delay it for ever.
+    A search reserves the resources of `max_concurrent_trials` trials; without that limit, of as many as fit. It may
+    start if nobody else has reserved them. On a cluster it may start if one of its trials fits what nobody else has
+    reserved, because Ray shares the cluster. There, running searches of lower priority reserve nothing, because they
+    release resources to this search (`tuner.engine.cluster.nodes`). If a search has to wait for resources, the searches
+    after it wait, too; otherwise, small searches could delay it for ever.
 
     Args:
         nodes: the resources (name -> amount) of each node that exists or that an autoscaler may add.
@@ -109,10 +112,11 @@ def startable(
         except RequestError as error:
             chosen.append((search, str(error)))
             continue
-        holders = [other for other in running if other.priority >= search.priority]
+        holders = [other for other in running if not address or other.priority >= search.priority]
         holders += [other for other, problem in chosen if not problem]
-        used = [_most_of(holder, nodes) for holder in holders]
-        for name, amount in {"CPU": needed.cpus, "GPU": needed.gpus}.items():
+        used = [_reserved(holder, nodes, address) for holder in holders]
+        asked = {"CPU": needed.cpus, "GPU": needed.gpus} if address else _reserved(search, nodes)
+        for name, amount in asked.items():
             free = sum(node.get(name, 0.0) for node in nodes) - sum(most[name] for most in used)
             # A search whose trials fit no known node starts anyway, and shows what they wait for.
             if free + 1e-9 < amount and needed.fit(nodes):
@@ -121,13 +125,17 @@ def startable(
     return chosen
 
 
-def _most_of(search: Search, nodes: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Returns the CPUs and GPUs that a search reserves; 0 if its trials do not fit the nodes any more."""
+def _reserved(search: Search, nodes: Sequence[Mapping[str, float]], address: str = "") -> dict[str, float]:
+    """Return the CPUs and GPUs that a search reserves; 0 if its trials do not fit the nodes any more.
+
+    On this machine, no two searches share a GPU.
+    """
     try:
         needed = resources_of(search.experiment, nodes)
     except RequestError:
         return {"CPU": 0.0, "GPU": 0.0}
-    return {"CPU": needed.cpus * needed.concurrent, "GPU": needed.gpus * needed.concurrent}
+    gpus = needed.gpus * needed.concurrent if address else needed.whole_gpus()
+    return {"CPU": needed.cpus * needed.concurrent, "GPU": gpus}
 
 
 class Searches:
@@ -138,7 +146,7 @@ class Searches:
     """
 
     def __init__(
-        self, results: Path, state: Path, jobs: RayJobs, chosen: list[str], spaces: OwnSpaces = NO_SPACES
+        self, results: Path, state: Path, jobs: LocalJobs | RayJobs, chosen: list[str], spaces: OwnSpaces = NO_SPACES
     ) -> None:
         self._results, self._jobs, self.spaces = results.absolute(), jobs, spaces
         self._chosen = [f"--results={self._results}", *chosen]
@@ -151,7 +159,7 @@ class Searches:
             ) from None
         except OSError as error:
             raise RequestError(f"searches cannot be started: {state}: {error.strerror}") from None
-        self._folder = state / "queue"
+        self._folder = state / QUEUE
         self._lock = threading.Lock()  # guards the two fields below
         self._searches = {search.name: search for search in read_queue(self._folder)}
         self._reserved: set[str] = set()
@@ -163,16 +171,13 @@ class Searches:
         self._thread.start()
 
     def close(self) -> list[str]:
-        """Stops the thread; returns names of searches that still run; if there are none, ends the service's cluster."""
+        """Stops the thread; returns the names of the searches that still run."""
         self._ending.set()
         self._wake.set()
         if self._thread.ident:
             self._thread.join()
-        left = [search.name for search in self._in(*ACTIVE)]
-        if not left:
-            self._jobs.close()
         self._one_service.release()
-        return left
+        return [search.name for search in self._in(*ACTIVE)]
 
     def get(self, name: str) -> Search | None:
         with self._lock:
@@ -262,8 +267,9 @@ class Searches:
         return search
 
     def _remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
-            remove_made(self._folder, f"{name}.json")
+        for file in (f"{name}.json", f"{name}.log"):
+            with suppress(FileNotFoundError):
+                remove_made(self._folder, file)
         self._searches.pop(name, None)
 
     def _drop(self, search: Search) -> None:
@@ -279,17 +285,9 @@ class Searches:
             return self._put(replace(search, **fields)) if is_same else None
 
     def _run(self) -> None:
-        busy = time.monotonic()
         while not self._ending.is_set():
-            pause_s = PAUSE_S
             try:
-                if self.step():
-                    busy = time.monotonic()
-                else:
-                    pause_s = PAUSE_S * 10
-                    if time.monotonic() - busy > IDLE_S:
-                        self._jobs.close()
-                        busy = float("inf")  # does not close the cluster again until a search runs
+                pause_s = PAUSE_S if self.step() else PAUSE_S * 10
             except Exception as error:  # an unforeseen error must not stop the thread for the other searches
                 message, pause_s = str(error), AFTER_ERROR_S
                 if not isinstance(error, RequestError):
@@ -303,43 +301,47 @@ class Searches:
     def step(self) -> bool:
         """Records which jobs have ended, stops and starts searches; returns whether any search still runs or waits."""
         for search in self._in(*ACTIVE):
-            if search.phase == "stopping":
+            if search.phase == "stopping" and search.message != STOPS:
                 self._jobs.stop(search.job)
+                search = self._change(search, message=STOPS) or search
             if (job := self._jobs.job_state(search.job)).state != "active":
                 self._note(search, job)
         waiting, running = self._in("queued"), self._in(*ACTIVE)
-        for search, problem in startable(waiting, running, self._jobs.nodes(), self._jobs.address) if waiting else ():
+        nodes = self._jobs.nodes() if waiting else []
+        for search, problem in startable(waiting, running, nodes, self._jobs.address):
             if problem:
                 self._change(search, phase="failed", message=problem)
             else:
-                self._submit(search)
+                self._submit(search, int(_reserved(search, nodes)["GPU"]))
         return bool(waiting or running)
 
     def _note(self, search: Search, job: JobState) -> None:
         phase: Phase = "failed"
-        message = job.last_line.removeprefix("tuner: error: ") or f"ended with exit code {job.exit_code}"
-        if job.state == "stopped" or job.exit_code == 130:
+        message = job.message.removeprefix("tuner: error: ") or f"ended with exit code {job.exit_code}"
+        if search.phase == "stopping" or job.state == "stopped" or job.exit_code == 130:
             phase, message = "stopped", "stopped"
-        elif job.state == "lost" and search.phase == "stopping":
-            phase, message = "stopped", "stopped; its cluster is gone"
         elif job.state == "lost" and not (self._results / search.name / "journal.jsonl").exists():
-            phase, message = "queued", ""  # nothing was trained, so the search waits for the next cluster
-        elif job.state == "lost":
+            phase, message = "queued", ""  # nothing was trained, so the search starts again
+        elif job.state == "lost" and self._jobs.address:
             message = "the cluster that it ran on is gone; resume it"
-        elif job.exit_code in (0, 1):  # exit codes of tuner.run: 0 = done, 1 = no usable trial, or the search gave up
+        # On this machine, the journal says how a search ended while no service ran.
+        # Exit codes of tuner.run: 0 = done, 1 = no usable trial, or the search gave up.
+        elif job.state == "lost" or job.exit_code in (0, 1):
             phase, message = "done", ""
         if phase == "stopped" and not os.path.lexists(self._results / search.name / FILE):
             self._drop(search)  # it was stopped before it began, so it has nothing to show or to resume
             return
         self._change(search, phase=phase, job="" if phase == "queued" else search.job, message=message)
 
-    def _submit(self, search: Search) -> None:
-        job = f"{search.name}-{int(search.since * 1000)}"  # the same at a retry, so that Ray refuses a second job
+    def _submit(self, search: Search, num_gpus: int) -> None:
+        job = search.name
+        if self._jobs.address:  # the same at a retry, so that Ray refuses a second job
+            job += f"-{int(search.since * 1000)}"
         submitted = self._change(search, phase="submitted", job=job, message=STARTS_RAY, submitted=time.time())
         if submitted is None:
             return
         try:
-            self._jobs.submit(job, [*search.arguments, *self._chosen])
+            self._jobs.submit(job, [*search.arguments, *self._chosen], num_gpus)
         except Exception as error:
             self._change(submitted, phase="queued", job="", message=str(error), submitted=0.0)
             raise
