@@ -173,15 +173,17 @@ def test_what_takes_too_much_is_ended_and_the_next_is_answered(small, endless, m
 def test_few_wait_and_the_others_are_told_when_to_ask_again(endless):
     worker, gone = AnalysisWorker(most_s=600.0, most_memory=16 << 30), threading.Event()
 
-    def one(_):
-        answer = asyncio.run(worker.ask(Asked(gone), endless, "what-if", FIFO, lambda: False))
+    async def one():
+        answer = await worker.ask(Asked(gone), endless, "what-if", FIFO, lambda: False)
         refused = b"analyses are queued" in answer.body and answer.headers["Retry-After"] == "1"
         if refused:
             gone.set()  # the others would wait for minutes
         return answer.status_code, refused
 
-    with ThreadPoolExecutor(MOST_WAITING + 1) as threads:
-        replies = list(threads.map(one, range(MOST_WAITING + 1)))
+    async def many():
+        return await asyncio.gather(*(one() for _ in range(MOST_WAITING + 1)))
+
+    replies = asyncio.run(many())
     assert sorted(replies) == [(503, False)] * MOST_WAITING + [(503, True)]
 
 

@@ -14,10 +14,8 @@ import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -179,74 +177,58 @@ def main(argv: list[str]) -> int:
 
 
 class AnalysisWorker:
-    """The child process for expensive requests, and their queue."""
+    """The child process for expensive requests, and their queue; for one event loop."""
 
     def __init__(self, most_s: float = MOST_S, most_memory: int = MOST_MEMORY) -> None:
         self._limits = [str(most_s), str(most_memory)]
         self._most_s = most_s
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread = ThreadPoolExecutor(1, "analysis")  # its queue has the waiting requests
-        self._places = threading.Semaphore(MOST_WAITING)
+        self._turn, self._num_waiting = asyncio.Lock(), 0
 
     async def ask(
         self, request: Request, folder: Path, analysis: str, choices: dict[str, Any], stopping: Callable[[], bool]
     ) -> Response:
-        """Returns an analysis as a response; its status is 503 beyond a limit, at shutdown, or after a crash."""
-        if not self._places.acquire(blocking=False):
+        """Return an analysis as a response; its status is 503 beyond a limit, at shutdown, or after a crash."""
+        if self._num_waiting >= MOST_WAITING:
             return later(f"{MOST_WAITING} analyses are queued, which is the limit; send the request again")
-        gone = threading.Event()
-        work = self._thread.submit(self._answer, (str(folder), analysis, choices), gone)
-        work.add_done_callback(lambda _: self._places.release())
-        answered = asyncio.wrap_future(work)
+        self._num_waiting += 1
         try:
-            while not (await asyncio.wait([answered], timeout=LOOK_S))[0]:
-                if stopping() or await request.is_disconnected():
-                    gone.set()
-            status, text = await answered
+            async with self._turn:
+                pipe, until = self._started(), time.monotonic() + self._most_s
+                try:
+                    pipe.send((str(folder), analysis, choices))
+                    while not await asyncio.to_thread(pipe.poll, LOOK_S):
+                        if stopping() or await request.is_disconnected():
+                            raise TimeoutError("the client has disconnected, or the service is shutting down")
+                        if time.monotonic() > until:
+                            raise TimeoutError(f"this analysis takes more than {self._most_s:g} s, which is the limit")
+                    status, text = await asyncio.to_thread(pipe.recv)
+                except BaseException:  # also if this task is cancelled at shutdown
+                    self._end()
+                    raise
+                if status == 503:  # the process has used up its memory and exits
+                    self._end()
+                return BoundedResponse(text, status)
         except (TimeoutError, EOFError, OSError) as error:
             return refusal(503, str(error) or "the process of this analysis has ended; send the request again")
         finally:
-            gone.set()  # ends the work in the thread, also if this task is cancelled at shutdown
-        return BoundedResponse(text, status)
+            self._num_waiting -= 1
 
-    def _answer(self, asked: tuple[str, str, dict[str, Any]], gone: threading.Event) -> tuple[int, bytes]:
-        """Sends a request to the process; returns the status and text of its response.
-
-        Ends the process and raises TimeoutError if nobody waits for the response or the time is over; EOFError or
-        OSError if the process has crashed. The next request starts another process.
-        """
-        until = time.monotonic() + self._most_s
+    def _started(self) -> Connection:
+        """Return the pipe to the process, which exits when this end is closed; Ctrl-C does not reach the process."""
         if self._process is None or self._process.poll() is not None:
-            self._start()
-        try:
-            self._pipe.send(asked)
-            while not self._pipe.poll(LOOK_S):
-                if gone.is_set():
-                    raise TimeoutError("the client has disconnected, or the service is shutting down")
-                if time.monotonic() > until:
-                    raise TimeoutError(f"this analysis takes more than {self._most_s:g} s, which is the limit")
-            status, text = self._pipe.recv()
-        except (EOFError, OSError):
-            self._end()
-            raise
-        if status == 503:  # the process has used up its memory and exits
-            self._end()
-        return status, text
-
-    def _start(self) -> None:
-        """Starts the process, which exits when the service's end of the pipe is closed; Ctrl-C does not reach it."""
-        self._pipe, childs = Pipe()
-        with childs:
-            command = [sys.executable, "-m", "tuner.serve.analysis", str(childs.fileno()), *self._limits]
-            nothing, env, kept = subprocess.DEVNULL, os.environ | ONE_THREAD, [childs.fileno()]
-            self._process = subprocess.Popen(command, env=env, stdin=nothing, pass_fds=kept, start_new_session=True)
+            self._pipe, childs = Pipe()
+            with childs:
+                command = [sys.executable, "-m", "tuner.serve.analysis", str(childs.fileno()), *self._limits]
+                nothing, env, kept = subprocess.DEVNULL, os.environ | ONE_THREAD, [childs.fileno()]
+                self._process = subprocess.Popen(command, env=env, stdin=nothing, pass_fds=kept, start_new_session=True)
+        return self._pipe
 
     def _end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        assert self._process
+        self._process.kill()
+        self._process.wait()
         self._process = None
-        self._pipe.close()
 
 
 def add_analyses(app: FastAPI, served: ServedExperiments) -> None:
