@@ -5,11 +5,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from journals import Journal, read, typed
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.engine.controller.stopper import SearchStopper
-from tuner.record.journal import Journal
-from tuner.record.reading import read
 from tuner.spec.experiment import Experiment
 from tuner.tuning.resume.replay import Replay
 from tuner.tuning.scheduler import SearchScheduler
@@ -50,7 +49,7 @@ class Search:
         self.path, self.journal, self.stopper = path, Journal(path), SearchStopper()
         self.scheduler = SearchScheduler(self.experiment, self.journal, self.stopper)
         self.searcher_heard = []
-        self.stage = Replay(self, self.scheduler, self.journal, self.experiment, list(history))
+        self.stage = Replay(self, self.scheduler, self.journal, self.experiment, typed(history))
         self.trials = {trial.trial_id: trial for trial in self.stage.run()}
 
     total_samples = 9  # which a replay asks of `Proposals`, as it does these

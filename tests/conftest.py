@@ -169,7 +169,7 @@ class Ran:
 
     @property
     def events(self):
-        from tuner.record.reading import read
+        from journals import read
 
         return read(self.folder / "journal.jsonl")
 

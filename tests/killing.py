@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 
 import psutil
+from journals import read
 
-from tuner.record.reading import read
 from tuner.record.results import load
 
 SPACES = Path(__file__).parent / "spaces"

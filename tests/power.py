@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-
-from tuner.record.journal import Journal
+from journals import Journal
 
 CHANGES = {"open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.link", "shutil.rmtree"}
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

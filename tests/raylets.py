@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from journals import read
+
 from tuner.core.events import Event
 from tuner.engine.local.alone import PATIENT  # so that other tests, beside these, do not take all CPU time
-from tuner.record.reading import read
 
 ROOT = Path(__file__).parent.parent
 SPACE = ROOT / "tests" / "spaces" / "tiny.py:classes"

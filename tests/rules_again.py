@@ -8,7 +8,6 @@ from collections import defaultdict, deque
 
 import numpy as np
 
-from tuner.core.events import BEGINNINGS
 from tuner.rules.rule import Brackets
 
 
@@ -197,7 +196,9 @@ RULES = {"fifo": Fifo, "asha": Asha, "asha-promotion": Promotion, "median": Medi
 
 def check_decisions(events, e, saves):
     """Each report has the decision that the rule makes of the reports before it, and no decision is made twice."""
-    most = max(event.get("max_epochs", 0) for event in events if event["event"] in BEGINNINGS)
+    most = max(
+        event.get("max_epochs", 0) for event in events if event["event"] in ("experiment_started", "experiment_resumed")
+    )
     learned = any(event["event"] == "length_learned" for event in events)
     scheduler = "asha" if e.scheduler == "asha-promotion" and not saves else e.scheduler
     if (
@@ -227,7 +228,7 @@ def check_decisions(events, e, saves):
 
     for number, event in enumerate(events):
         kind, trial = event["event"], event.get("trial")
-        if kind in BEGINNINGS:
+        if kind in ("experiment_started", "experiment_resumed"):
             session_most = event["max_epochs"]
             running &= stopping  # their ends follow
             again = [t for t, state in status.items() if state == "completed" and last[t][0] < session_most]

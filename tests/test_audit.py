@@ -13,8 +13,9 @@ from scipy.stats import hypergeom
 
 from tuner import audit
 from tuner.audit import drawn_trials, epochs_of, main
+from tuner.core.events import Report
 from tuner.errors import RequestError
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.spec.experiment import Experiment

@@ -12,14 +12,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from journals import Journal
 from ray import tune
 from workerless import in_this_process
 
 from benchmarks import options_page
 from tuner import run, train
+from tuner.core.events import Decision
 from tuner.errors import Parser
-from tuner.record.journal import Journal
-from tuner.record.records import Decision
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve.actions import Archive, Note

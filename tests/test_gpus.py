@@ -5,9 +5,9 @@ import socket
 import sys
 
 import pytest
+from journals import Journal
 
 from tuner import gpus
-from tuner.record.journal import Journal
 
 
 class Without:

@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from tuner.core.events import Report
 from tuner.errors import Parser, RequestError, blamed, failed, say
 from tuner.record.checkpoints import STATE, damage, load_state, within
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord, load_named
 from tuner.record.saved_experiment import COPY
 from tuner.record.saved_experiment import FILE as EXPERIMENT

@@ -3,12 +3,11 @@
 import time
 
 import pytest
+from journals import folding, read
 from ray.exceptions import RayActorError
 from workerless import Worker, Workerless, run
 
 from tuner.engine.controller.trials import SearchTrial
-from tuner.record.reading import read
-from tuner.record.records import Folding
 from tuner.record.report_keys import WAITS
 from tuner.spec.constraints import aim_of
 
@@ -24,7 +23,7 @@ def whole(one_ray, tmp_path, monkeypatch):
         monkeypatch.setattr(Workerless, "worker", worker)
         run(tmp_path / name, **choices)
         events = read(tmp_path / name / "journal.jsonl")
-        return Folding(events).records(), events
+        return folding(events).records(), events
 
     return search
 

@@ -11,13 +11,13 @@ import threading
 import time
 
 import pytest
+from journals import read
 from killing import COMMAND, SPACES, left_of, num_lines, start
 from tiers import further
 
 from tuner import run
 from tuner.engine.local import signals
 from tuner.engine.local.signals import signals_to
-from tuner.record.reading import read
 
 WITH_A_FAMILY = """
 import subprocess, sys, time

@@ -7,13 +7,13 @@ import pytest
 import strategies
 from fuzzing import TIERS
 from holding import documented, holding
+from journals import Journal, folding, read, scan
 
 from tuner import gpus
 from tuner.errors import RequestError
 from tuner.record.checkpoints import damage
-from tuner.record.journal import Journal
-from tuner.record.reading import Reading, read, scan
-from tuner.record.records import Folding, TrialRecord
+from tuner.record.reading import Reading
+from tuner.record.records import TrialRecord
 from tuner.record.saved_experiment import COPY, FILE, load_experiment
 from tuner.serve.jobs.searches import read_queue
 from tuner.spec.experiment import Experiment
@@ -37,7 +37,7 @@ def test_a_journal(tmp_path, tier):
             assert (records is None) == bool(scanned.damage)  # what one reader takes the others take
             for trial in gpus.running(folder.parent, {}):
                 assert isinstance(gpus.trial_row(*trial), tuple)
-            before = Folding(scanned.events).records()
+            before = folding(scanned.events).records()
             book = Journal(path)  # cuts off what cannot be read, and keeps a copy of it
             book.write("experiment_resumed", name="x")
             book.close()

@@ -4,11 +4,11 @@ from collections import defaultdict
 
 import pytest
 from fastapi.testclient import TestClient
+from journals import read
 from machines import ROOT, Gpu
 from raylets import nodes
 from tiers import further
 
-from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.serve.app import create_app
 

@@ -4,10 +4,9 @@ import json
 import os
 
 import pytest
+from journals import Journal
 from machines import LOST, MISMATCH, NO_PERMISSION, Gpu
 from tiers import further
-
-from tuner.record.journal import Journal
 
 
 def gpus_of(machine, *options):

@@ -13,10 +13,10 @@ from functools import partial
 import machines
 import pytest
 import torch
+from journals import read
 from machines import MIB, ROOT
 
 from tuner.engine.local.alone import num_gpus
-from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.training.devices import accelerator
 from tuner.training.devices.accelerator import release

@@ -11,11 +11,10 @@ import time
 from pathlib import Path
 
 from acting import OWN_TEMPORARY
+from journals import scan
 from killing import TRIAL_ACTORS, left_of, start
 from snapshots import difference, snapshot, without_creation
 from worlds import built
-
-from tuner.record.reading import scan
 
 HERE = Path(__file__).parent
 MOST_KEPT_BYTES = 1 << 20  # larger files of trials that did not win may be removed

@@ -11,6 +11,7 @@ import optuna
 import pytest
 import ray.tune.examples
 import torch
+from journals import read
 from ray import cloudpickle, tune
 from tiers import further
 
@@ -18,7 +19,6 @@ from tuner import Space, load_best, search
 from tuner.engine.workers.reports import Reporter
 from tuner.integrations import optuna as integration
 from tuner.integrations.optuna import with_trial
-from tuner.record.reading import read
 from tuner.spec.script import in_trial
 from tuner.spec.space_objects import code_digest
 from tuner.tuning.trial import metrics_of

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from journals import read
 
 import tuner
-from tuner.record.reading import read
 
 ROOT = Path(__file__).parents[2]
 UV = os.environ.get("UV") or shutil.which("uv")

@@ -8,8 +8,7 @@ import venv
 from pathlib import Path
 
 import pytest
-
-from tuner.record.reading import read
+from journals import read
 
 ROOT = Path(__file__).parents[2]
 SPACE = '''"""A space of my own."""

@@ -5,9 +5,10 @@ import itertools
 import numpy as np
 import pytest
 
+from tuner.core.events import Report
 from tuner.record import confirm
 from tuner.record.confirm import confirmation, estimates, repeated, to_repeat, wobble
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import TrialRecord
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
 

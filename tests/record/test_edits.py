@@ -3,12 +3,10 @@
 import random
 
 import pytest
-from journals import lines_of
+from journals import Journal, lines_of, scan
 from tiers import further
 
 from tuner.record.format import FORMAT
-from tuner.record.journal import Journal
-from tuner.record.reading import scan
 
 
 def journal(name, num=40):

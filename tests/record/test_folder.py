@@ -5,11 +5,11 @@ import os
 import shutil
 
 import pytest
+from journals import read
 
 from tuner.errors import RequestError
 from tuner.record import folder as folders
 from tuner.record.format import FIELD, FORMAT
-from tuner.record.reading import read
 from tuner.record.saved_experiment import COPY, FILE, digest, latest_experiment
 
 

@@ -3,14 +3,12 @@
 import json
 
 import pytest
-from journals import lines_of
+from journals import Journal, lines_of, read, scan
 from killing import SPACES
 
 from tuner import audit, report, run, train
 from tuner.errors import RequestError
 from tuner.record.format import FORMAT, OtherFormat
-from tuner.record.journal import Journal
-from tuner.record.reading import read, scan
 from tuner.record.results import load
 from tuner.record.saved_experiment import COPY, FILE, digest, load_experiment
 from tuner.serve.access.state import BASE, state_folder

@@ -17,15 +17,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journals import lines_of
+from journals import Journal, follow, lines_of, read, scan
 
 from tuner.errors import RequestError
 from tuner.errors.gate import fingerprint, plain
 from tuner.record import clock, journal
 from tuner.record.format import FORMAT
-from tuner.record.journal import Journal
 from tuner.record.lines import Chain
-from tuner.record.reading import Reading, follow, read, scan
+from tuner.record.reading import Reading
 from tuner.record.storage.files import MOST_BYTES
 
 DECIDED = {"rung": 1, "bracket": 0, "value": 0.5, "cutoff": None, "recorded": 0, "action": "stop", "reason": "why"}

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from journals import read
 
 from tuner.errors import RequestError
-from tuner.record.reading import read
 from tuner.record.storage import object_store
 from tuner.record.storage.object_store import JOURNAL, ObjectStore, Uploader, files_of
 from tuner.spec.experiment import is_uri, local_root

@@ -1,10 +1,10 @@
 """The journal's events folded into records, and the best of them."""
 
 import pytest
+from journals import folding
 
 from tests.serve.conftest import begin
 from tuner.record.checkpoints import SavedCheckpoints
-from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.record.storage.lock import only_driver
 from tuner.spec.constraints import aim_of
@@ -56,7 +56,7 @@ def test_the_time_of_an_epoch_leaves_out_starts_pauses_and_restarts():
         report("0", 5, 441, loss=1.0),
         {"event": "trial_ended", "trial": "0", "time": 500, "status": "completed", "reason": "r"},
     ]
-    known = [Folding(events[:n]).records()[0].epoch_seconds for n in range(1, len(events) + 1)]
+    known = [folding(events[:n]).records()[0].epoch_seconds for n in range(1, len(events) + 1)]
     assert known == [None, None, 2, 2, 2, 2, 4, 4, 4, 4, 3, 3]
 
 
@@ -67,7 +67,7 @@ def test_only_saved_epochs_count_where_a_checkpoint_is_there(tmp_path):
         report("0", 2, 2, "ray/0/gone", loss=1.0),
         report("0", 3, 3, loss=0.5),
     ]
-    (record,) = Folding(events).records()
+    (record,) = folding(events).records()
     assert record.best(aim_of("loss", "min", ())).epoch == 3
     assert record.best_saved(aim_of("loss", "min", ()), SavedCheckpoints(tmp_path)).epoch == 1
 

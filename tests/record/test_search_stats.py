@@ -5,9 +5,9 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journals import folding, typed
 
 from tuner.record import search_stats
-from tuner.record.records import Folding
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
 
@@ -48,13 +48,13 @@ PARTS = (
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000))
 def test_a_summary_that_takes_over_the_one_before_equals_one_computed_anew(many, seed):
-    folding, draw, before = Folding(), random.Random(seed), None
+    found, draw, before = folding(), random.Random(seed), None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search_stats, "MANY", many)
-        for event in events(seed):
-            folding.add(event)
+        for event in typed(events(seed)):
+            found.add(event)
             if draw.random() < 0.3:
-                trials, refused, is_placed = tuple(folding.records()), draw.random() < 0.1, draw.random() < 0.5
+                trials, refused, is_placed = tuple(found.records()), draw.random() < 0.1, draw.random() < 0.5
                 stats, anew = (SearchStats(Experiment(), trials, refused, is_placed) for _ in range(2))
                 if before:
                     stats.take_over(before)

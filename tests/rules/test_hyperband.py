@@ -6,11 +6,11 @@ from collections import defaultdict
 from unittest.mock import Mock
 
 import pytest
+from journals import read
 from ray.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
 from tiers import further
 from workerless import MANAGER, Worker, Workerless, failing, run
 
-from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.rules.hyperband import HyperBand

@@ -4,11 +4,10 @@ import random
 from dataclasses import replace
 
 import pytest
+from journals import folding, read
 from ray.tune.result import RESULT_DUPLICATE
 from workerless import KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
-from tuner.record.reading import read
-from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.rules.asha import Asha
@@ -104,10 +103,8 @@ def test_a_rung_has_the_trials_that_passed_it_or_waited_before_it_was_placed(
     check_rungs(record)
     events = read(tmp_path / "e" / "journal.jsonl")
     for end in range(events.index(learned[0]) + 1, len(events)):
-        folding = Folding()
-        for event in events[:end]:
-            folding.add(event)
-        part = replace(record, trials=tuple(folding.records())).stats
+        found = folding(events[:end])
+        part = replace(record, trials=tuple(found.records())).stats
         paused = [trial for trial in part.trials if trial.status == "paused" and trial.decisions[-1].action == "pause"]
         waiting = {rung.rung: rung.waiting for rung in part.rungs if rung.waiting}
         assert sum(waiting.values()) == len(paused), end  # the others wait for a worker

@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from journals import read
 from ray.exceptions import RayActorError
 from tiers import further
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, failing, now_and_then, outcome_of, resumed, run
 
-from tuner.record.reading import read
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
 from tuner.rules.promotion import Promotion

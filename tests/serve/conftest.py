@@ -14,9 +14,9 @@ import fastapi.routing
 import pytest
 import uvicorn
 from fastapi.testclient import TestClient
+from journals import Journal
 
 from tuner.errors import RequestError
-from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.serve.__main__ import Connection, listen
 from tuner.serve.access.own_spaces import NO_SPACES

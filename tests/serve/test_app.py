@@ -11,9 +11,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 from fastapi.testclient import TestClient
+from journals import Journal
 
 from tests.serve.conftest import TOKEN, begin, client_of, started, train
-from tuner.record.journal import Journal
 from tuner.record.results import Following, load
 from tuner.record.storage.lock import only_driver
 from tuner.serve import answers

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from journals import read
 
 from tests.serve.conftest import TOKEN, started
 from tuner.engine.local import alone
-from tuner.record.reading import read
 from tuner.serve.access.state import state_folder
 from tuner.serve.client import Client
 from tuner.serve.jobs.local_jobs import LOG, JobState, LocalJobs

@@ -4,9 +4,9 @@ import time
 
 import httpx
 import pytest
+from journals import Journal
 
 from tests.serve.conftest import begin, serving, train
-from tuner.record.journal import Journal
 from tuner.serve.app import MOST_STREAMS, create_app
 from tuner.serve.reading.stream import CHUNK_BYTES, MOST_LINES, Place, read_on
 

@@ -2,6 +2,7 @@
 
 import pytest
 from following import heard
+from journals import folding, read, typed
 from killing import cut
 from ray.tune.result import RESULT_DUPLICATE
 from workerless import KEPT, MANAGER, Worker, Workerless, learn, outcome_of, run
@@ -9,8 +10,6 @@ from workerless import KEPT, MANAGER, Worker, Workerless, learn, outcome_of, run
 from tuner.core.events import RETURNED
 from tuner.core.state import State
 from tuner.record import clock
-from tuner.record.reading import read
-from tuner.record.records import Folding
 from tuner.record.results import load
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
@@ -185,9 +184,9 @@ def test_a_pause_of_the_whole_search_is_no_epochs_length(monkeypatch):
     assert clock.budget.used("time_budget") == pytest.approx(39_634)  # the time of the clock, as it was asked for
     events = [dict(event) for event in clock.events]
     experiment = Experiment(**CHOICES | {"epoch_budget": 0, "time_budget": "20h"})
-    again = Budget(experiment, Resources(2, 0.5, 2), State(experiment, events))
+    again = Budget(experiment, Resources(2, 0.5, 2), State(experiment, typed(events)))
     assert again.epoch_s == 10
-    records = {trial.id: trial for trial in Folding(events).records()}
+    records = {trial.id: trial for trial in folding(events).records()}
     assert records["a"].epoch_seconds == 10 and records["a"].cpu_hours == pytest.approx(2 * 36_032 / 3600, rel=1e-5)
 
 
@@ -366,7 +365,7 @@ def test_budgets_count_the_sessions_before(monkeypatch):
     history = [{"event": "experiment_started", "time": 10.0}, {"event": "experiment_finished", "time": 50.0}]
     history[1] |= {"state": "finished"}
     experiment = Experiment(time_budget="100s")
-    budget = Budget(experiment, Resources(1, 0, 1), State(experiment, history))
+    budget = Budget(experiment, Resources(1, 0, 1), State(experiment, typed(history)))
     assert 40 <= budget.used("time_budget") < 50
 
 

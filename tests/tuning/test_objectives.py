@@ -8,14 +8,15 @@ import shutil
 import pytest
 from by_hand import CONTINUE, STOP, Search
 from following import following, heard
+from journals import read, ruled
 from spaces import tiny
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
 import tuner
+from tuner.core.events import Report
 from tuner.errors import RequestError
 from tuner.record import checkpoints
-from tuner.record.reading import read
-from tuner.record.records import Decision, Report, TrialRecord
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord, load
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
@@ -223,7 +224,7 @@ def test_the_verdict_knows_that_ranks_were_compared_and_that_they_have_no_cutoff
     trials = []
     for number, one in enumerate(("continue", action)):
         reports = tuple(Report(epoch, {"accuracy": 0.5 - number, "size": 2}, None, epoch) for epoch in (1, 2))
-        decision = Decision(1, 1, 0, None, None, number, one, "rank")
+        decision = ruled(1, 1, 0, None, None, number, one, "rank")
         status = "pruned" if one == "stop" else "completed"
         trials.append(TrialRecord(f"{number:05}", {}, status, "rank", reports[: 1 + (one != "stop")], (decision,)))
     experiment = Experiment(**TWO, results="/nowhere", name="e", max_epochs=2, grace_period=2)

@@ -6,8 +6,7 @@ from collections import Counter
 
 import pytest
 from by_hand import CONTINUE, STOP, Halving, Search, StandIn, reports
-
-from tuner.record.reading import read
+from journals import read
 
 
 @pytest.mark.parametrize(("mode", "values"), [("min", (1.0, 2.0, 3.0, 9.0)), ("max", (9.0, 3.0, 2.0, 1.0))])

@@ -5,11 +5,11 @@ import json
 import math
 
 import pytest
+from journals import read
 from killing import troubled
 from tiers import further
 
 from tuner.errors.output import MOST_BYTES
-from tuner.record.reading import read
 from tuner.record.texts import formatted
 from tuner.spec.experiment import PAIRS
 

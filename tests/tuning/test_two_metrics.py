@@ -7,13 +7,12 @@ import random
 import pytest
 from by_hand import CONTINUE, STOP, Search
 from following import following, heard
+from journals import folding, read
 from spaces import functions, tiny
 from tiers import further
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
 import tuner
-from tuner.record.reading import read
-from tuner.record.records import Folding
 from tuner.record.results import ExperimentRecord, load
 from tuner.spec.experiment import Experiment
 from tuner.train import retrain, trial_config
@@ -90,7 +89,7 @@ def test_a_report_of_the_searched_metric_alone_adds_no_epoch_to_the_length_of_th
         search.scheduler.on_trial_complete(None, trial := search.trials[trial_id], trial.last_result)
     (learned,) = [event for event in read(search.path) if event["event"] == "length_learned"]
     assert (learned["epochs"], learned["rungs"]) == (4, [1, 2])
-    record = ExperimentRecord(search.experiment, {}, **Folding(read(search.path)).fields())
+    record = ExperimentRecord(search.experiment, {}, **folding(read(search.path)).fields())
     assert what_if(record, "asha", 1, record.rules.reduction_factor).stopped.most == 0
 
 

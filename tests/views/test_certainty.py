@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from tuner.record.records import Report, TrialRecord
+from tuner.core.events import Report
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.views.certainty import certainty, confirmed_lines

@@ -8,8 +8,9 @@ import plotly.graph_objects as go
 import pytest
 from test_figures import decided, pruned_search, record
 
+from tuner.core.events import Report
 from tuner.errors import RequestError
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import TrialRecord
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.curves import chosen_curves, draw_curves
 from tuner.views.figures.importance import importance_of

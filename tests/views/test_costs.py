@@ -4,7 +4,10 @@ import csv
 import io
 from dataclasses import replace
 
-from tuner.record.records import Decision, Folding, Report, TrialRecord
+from journals import folding, ruled
+
+from tuner.core.events import Report
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.tuning.answer.writing import trials_csv
@@ -15,7 +18,7 @@ from tuner.views.verdict import ending_lines
 
 def trial(number, config, epochs, status="completed"):
     reports = tuple(Report(e, {"loss": 1 / (e + number)}, None, e, 100 * number + e) for e in range(1, epochs + 1))
-    stop = Decision(epochs, epochs, 0, 1.0, 0.5, 9, "stop", "why")
+    stop = ruled(epochs, epochs, 0, 1.0, 0.5, 9, "stop", "why")
     decisions = {"pruned": (stop,), "paused": (stop._replace(action="pause"),)}.get(status, ())
     cost = {"seconds": 10.0 * epochs, "cpu_hours": 0.2 * epochs, "gpu_hours": 0.1 * epochs, "epoch_seconds": 10.0}
     return TrialRecord(f"{number:05}", config, status, "r", reports, decisions, **cost)
@@ -83,5 +86,5 @@ def test_a_trial_pays_for_the_resources_of_each_of_its_sessions():
 
     report = {"event": "report", "trial": "0", "epoch": 1, "metrics": {}, "time": 3600}
     end = {"event": "trial_ended", "trial": "0", "status": "completed", "reason": "", "time": 9000}
-    (trial,) = Folding([started(0, CPU=2, GPU=0.5), report, started(5400, CPU=1), end]).records()
+    (trial,) = folding([started(0, CPU=2, GPU=0.5), report, started(5400, CPU=1), end]).records()
     assert (trial.cpu_hours, trial.gpu_hours) == (3.0, 0.5)

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
+from journals import folding, ruled
 from test_figures import record, trial
 
-from tuner.record.records import Decision, Folding
 from tuner.views.figures.failing import draw_failing, failure_of
 
-DIVERGED = Decision(1, None, None, math.nan, None, 0, "stop", "diverged")
+DIVERGED = ruled(1, None, None, math.nan, None, 0, "stop", "diverged")
 
 
 def text_of(whole):
@@ -125,7 +125,7 @@ def test_how_a_trial_failed():
     assert {kind: failure_of(each, aim) for kind, each in failed.items()} == named
     assert failure_of(trial(0, [1.0, 3.0]), aim) == "broke a constraint"
     assert failure_of(trial(0, [3.0, 1.0]), aim) == failure_of(trial(0, []), aim) == ""
-    pruned = Decision(1, 1, 0, 1.0, 0.5, 4, "stop", "worse")
+    pruned = ruled(1, 1, 0, 1.0, 0.5, 4, "stop", "worse")
     assert failure_of(trial(0, [1.0], "pruned", [pruned]), aim) == ""
     assert failure_of(trial(0, [math.nan], "pruned", [DIVERGED]), aim) == "diverged"
 
@@ -145,5 +145,5 @@ def test_a_retried_trial_that_completed_did_not_fail():
         {**failed, "time": 2.0},
         {"event": "trial_ended", "trial": "0", "status": "completed", "reason": "", "time": 3.0},
     ]
-    (made,) = Folding(events).records()
+    (made,) = folding(events).records()
     assert made.failure == "worker_lost" and failure_of(made, record().experiment.aim) == ""

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
+from journals import ruled
 
-from tuner.record.records import Decision, Report, TrialRecord
+from tuner.core.events import Report
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.answer import draw_confirmed, draw_front
@@ -28,7 +30,7 @@ def trial(number, values, status="completed", decisions=(), **config):
 
 
 def decided(epoch, value, cutoff, action="stop", rung=None, bracket=0, recorded=1):
-    return Decision(epoch, rung or epoch, bracket, value, cutoff, recorded, action, "why")
+    return ruled(epoch, rung or epoch, bracket, value, cutoff, recorded, action, "why")
 
 
 def record(*trials, params=None, **options):
@@ -42,7 +44,7 @@ def searched():
         trial(0, [3.0, 2.0, 1.0], decisions=[decided(1, 3.0, None, "continue", recorded=0)]),
         trial(1, [4.0], "pruned", [decided(1, 4.0, 3.9)]),
         trial(2, [3.5, 3.0], "pruned", [decided(1, 3.5, 3.6, "continue"), decided(2, 3.0, 2.0)]),
-        trial(3, [2.5, math.nan], "pruned", [Decision(2, None, None, math.nan, None, 0, "stop", "diverged")]),
+        trial(3, [2.5, math.nan], "pruned", [ruled(2, None, None, math.nan, None, 0, "stop", "diverged")]),
     )
 
 
@@ -136,7 +138,7 @@ def test_no_text_of_a_folder_reaches_plotly_as_markup_or_control():
         TrialRecord(
             f"{n} {HOSTILE}", {f"{HOSTILE} lr": 0.1 * n, "b": n % 3, "act": f"{HOSTILE}{n % 2}"}, "pruned", HOSTILE,
             tuple(Report(e, {metric: n + 1 / e, used: float(n + e)}, None, e, 10 * n + e) for e in (1, 2)),
-            (Decision(2, 2, 0, n + 0.5, 0.1, n, "stop", HOSTILE),), (HOSTILE,), {"CPU": 1}, f"{HOSTILE} node",
+            (ruled(2, 2, 0, n + 0.5, 0.1, n, "stop", HOSTILE),), (HOSTILE,), {"CPU": 1}, f"{HOSTILE} node",
             1.0, n, n, ((float(n), n + 1.5),),
         )
         for n in range(12)
@@ -244,7 +246,7 @@ def test_a_few_trials_are_dots_with_their_ids_and_many_are_boxes_in_a_small_figu
 
 def test_a_waiting_trial_is_not_drawn_and_brackets_are_apart():
     def at(bracket, action):
-        return Decision(1, 1, bracket, 2.0, None, 1, action, "why", 0)
+        return ruled(1, 1, bracket, 2.0, None, 1, action, "why", 0)
 
     waiting = trial(0, [2.0], "paused", [at(0, "pause")])
     went_on = trial(1, [2.0, 1.0], "completed", [at(0, "pause"), at(0, "continue")])
@@ -264,7 +266,7 @@ def names_of(figure):
 
 def test_each_band_bracket_and_rung_has_a_place_of_its_own_and_of_many_a_sample_is_drawn():
     def reached(number, band, bracket, rung, value, action="continue"):
-        call = Decision(rung, rung, bracket, value, None, 1, action, "why", band)
+        call = ruled(rung, rung, bracket, value, None, 1, action, "why", band)
         return trial(number, [value] * rung, "pruned" if action == "stop" else "completed", [call])
 
     places = [(0, 0, 1), (0, 1, 1), (0, 1, 3), (1, 0, 1), (1, 1, 3)]
@@ -290,7 +292,7 @@ def test_each_band_bracket_and_rung_has_a_place_of_its_own_and_of_many_a_sample_
 def test_the_median_rules_figure_has_the_running_means_of_which_its_cutoffs_are_medians():
     def judged(number, values, *calls):
         return trial(number, values, "pruned" if calls[-1][2] == "stop" else "completed", [
-            Decision(epoch, epoch, None, values[epoch - 1], cutoff, 3, action, "why", compared=min(values[:epoch]))
+            ruled(epoch, epoch, None, values[epoch - 1], cutoff, 3, action, "why", compared=min(values[:epoch]))
             for epoch, cutoff, action in calls
         ])  # fmt: skip
 

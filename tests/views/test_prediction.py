@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import spearmanr
 from test_figures import decided, record, trial
 
-from tuner.record.records import Report
+from tuner.core.events import Report
 from tuner.views.figures.plot import BEST_COLOR
 from tuner.views.figures.rung_values import draw_rung_values
 from tuner.views.one_trial import draw_metrics

@@ -4,9 +4,9 @@ import math
 from dataclasses import replace
 
 import pytest
+from journals import folding
 from test_figures import decided, record, trial
 
-from tuner.record.records import Folding
 from tuner.views.figures.timeline import cost_of
 from tuner.views.tables import rung_rows, trial_rows
 
@@ -48,7 +48,7 @@ def attempts(*lines):
         {"trial": "0", "time": 10.0 * n, "config": {}, "resources": {"CPU": 2}, "node": "n", **line}
         for n, line in enumerate(lines)
     ]
-    (one,) = Folding(events).records()
+    (one,) = folding(events).records()
     (row,) = trial_rows(record(one))
     return row.attempts, cost_of(one)
 

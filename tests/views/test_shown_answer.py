@@ -7,7 +7,7 @@ from dataclasses import replace
 import plotly.graph_objects as go
 from test_figures import decided, record, strings, trial
 
-from tuner.record.records import Report
+from tuner.core.events import Report
 from tuner.views.figures import answer
 from tuner.views.figures.answer import draw_confirmed, draw_front
 from tuner.views.figures.catalogue import all_figures

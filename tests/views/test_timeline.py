@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
+from journals import ruled
 from test_figures import record, trial
 
 from tuner.core.timing import Session
-from tuner.record.records import Decision
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.curves import draw_history
 from tuner.views.figures.timeline import cost_of, draw_lineage, draw_timeline
@@ -72,7 +72,7 @@ WHY = "is in the worst quarter: copies the state of a better trial, with lr 0.1 
 
 
 def copied(epoch, value, source):
-    return Decision(epoch, None, None, value, None, 0, "pause", WHY, copied=source or None)
+    return ruled(epoch, None, None, value, None, 0, "pause", WHY, copied=source or None)
 
 
 def population():

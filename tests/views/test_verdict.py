@@ -5,9 +5,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from journals import ruled
 
 from tests.serve.conftest import begin, train
-from tuner.record.records import Decision, Report, TrialRecord
+from tuner.core.events import Report
+from tuner.record.records import TrialRecord
 from tuner.record.results import KILLED, ExperimentRecord, load
 from tuner.spec.experiment import Experiment
 from tuner.views.commands import audit_command, extend_command, resume_command
@@ -22,7 +24,7 @@ TASK = {"data": {}}  # what only a search over a task records
 
 def trial(number, values, status="completed", seconds=0.0, rung=None, cutoff=1.0, reason="r"):
     reports = tuple(Report(e, {"loss": v}, None, e, 100 * number + e) for e, v in enumerate(values, 1))
-    decisions = () if rung is None else (Decision(rung, rung, 0, values[rung - 1], cutoff, 9, "stop", "why"),)
+    decisions = () if rung is None else (ruled(rung, rung, 0, values[rung - 1], cutoff, 9, "stop", "why"),)
     # An epoch takes an eighth of the time of a trial of eight reports; one report alone says nothing.
     own = {"seconds": seconds, "epoch_seconds": seconds / len(values) if len(values) > 1 else None}
     return TrialRecord(f"{number:05}", {"lr": 0.1}, status, reason, reports, decisions, changed_at=number, **own)
@@ -98,7 +100,7 @@ def test_a_search_whose_trials_passed_the_rungs_says_why_it_pruned_nothing(lengt
 
 @pytest.mark.parametrize(("waiting", "said"), [(8, "0 of 10 trials: 8 wait"), (1, "0 of 3 trials: 1 waits")])
 def test_trials_that_wait_at_a_rung_were_not_compared_for_good(waiting, said):
-    waits = Decision(1, 1, 0, 2.0, 1.0, 9, "pause", "waits at rung 1")
+    waits = ruled(1, 1, 0, 2.0, 1.0, 9, "pause", "waits at rung 1")
     paused = [replace(trial(n, [2.0], "paused"), decisions=(waits,)) for n in range(waiting)]
     cut = [trial(n, [1.0] * 3, "interrupted") for n in (8, 9)]
     over = {"scheduler": "asha-promotion", "out_of_time": True, "reason": "the time budget of 20s is over"}
@@ -121,7 +123,7 @@ def test_close_calls_are_counted_however_many_decisions_were_closer():
     """Decisions that let trials continue, and rungs whose values are all alike, have far smaller margins."""
     full = [trial(n, [n / 10] * 8) for n in range(8)]
     near = [
-        replace(trial(100 + n, [1.0]), decisions=(Decision(1, 1, 0, 1.0, 1.0001, 9, "continue", "why"),))
+        replace(trial(100 + n, [1.0]), decisions=(ruled(1, 1, 0, 1.0, 1.0001, 9, "continue", "why"),))
         for n in range(300)
     ]
     # At rung 2, the interquartile range of the values 0, 10, ..., 2490 is 1245: 5 % of it are 62.25.
@@ -141,7 +143,7 @@ def test_a_verdict_counts_the_pruned_trials_that_would_survive_today():
     """Trials 0 to 3 were pruned when 4 to 11 were still to come, which are worse; the best half would survive."""
     early = [trial(n, [1.0 + n], "pruned", rung=1, cutoff=0.5) for n in range(4)]
     later = [
-        replace(trial(n, [10.0 + n] * 8), decisions=(Decision(1, 1, 0, 10.0 + n, 50.0, n, "continue", "why"),))
+        replace(trial(n, [10.0 + n] * 8), decisions=(ruled(1, 1, 0, 10.0 + n, 50.0, n, "continue", "why"),))
         for n in range(4, 12)
     ]
     text = verdict_of(record(*early, *later)).about("good trials pruned?")

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
+from journals import ruled
 from workerless import KEPT, MANAGER, Workerless, run
 
-from tuner.record.records import Decision, Report, TrialRecord
+from tuner.core.events import Report
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord, load
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.curves import draw_whatif
@@ -60,7 +62,7 @@ def test_an_extended_search_is_replayed_as_it_was_and_says_which_trials_complete
 def test_a_trial_that_completed_before_an_extension_is_not_stopped_there(status, outcome):
     """It had no checkpoint to continue from, or the extended search was interrupted before its next report."""
     one = record([[float(n)] * (4 if n == 3 else 8) for n in range(4)], scheduler="asha")
-    last = Decision(4, None, None, 3.0, None, 0, "stop", "trained its 4 epochs")
+    last = ruled(4, None, None, 3.0, None, 0, "stop", "trained its 4 epochs")
     early = replace(one.trials[3], decisions=(last,), status=status, changed_at=450)
     found = what_if(replace(one, trials=(*one.trials[:3], early)), "asha", 4, 2)
     assert (found.fates[3].outcome, found.fates[3].epochs) == (outcome, 4)
@@ -71,7 +73,7 @@ def test_a_trial_that_completed_before_an_extension_is_not_stopped_there(status,
 def test_rules_are_not_asked_about_a_report_that_completes_its_trial(scheduler):
     # Trial 3 is the worst at epoch 2, where its function returned: no rule may stop it.
     one = record([[float(n)] * (2 if n == 3 else 8) for n in range(4)], scheduler=scheduler, grace_period=2)
-    last = Decision(2, None, None, 3.0, None, 0, "stop", "its function returned")
+    last = ruled(2, None, None, 3.0, None, 0, "stop", "its function returned")
     one = replace(one, trials=(*one.trials[:3], replace(one.trials[3], decisions=(last,), changed_at=250)))
     fates = what_if(one, scheduler, 2, 2).fates
     assert (fates[3].outcome, fates[3].epochs) == ("ended", 2)

@@ -10,13 +10,27 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
-from tuner.core.events import BEGINNINGS, RETURNED, STOOD_STILL, Event
+from tuner.core.events import (
+    RETURNED,
+    Beginning,
+    Decision,
+    Event,
+    GraceLearned,
+    Report,
+    SchedulerChanged,
+    StoodStill,
+    TrialEnded,
+    TrialEvent,
+    TrialFailed,
+    TrialStarted,
+    TrialSuggested,
+)
 from tuner.core.timing import Pace, Sessions
 from tuner.rules.own_length import at_length
 from tuner.spec.constraints import Point
-from tuner.spec.experiment import Experiment
+from tuner.spec.experiment import Experiment, SchedulerName
 from tuner.spec.metrics import finite, keeps_last
 
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -37,7 +51,7 @@ class TrialState(Pace):
             constraint.
         point: the values of its last report, if there are several metrics.
         limited: the last values of the constraints' metrics.
-        failure: its last failure.
+        failure: its last failure, if any.
         stopped: whether the search ended it at its last report.
         confirms: whether it is a trial of --confirm, whose value alone is no answer.
         resources: the CPUs and GPUs of its last start.
@@ -54,7 +68,7 @@ class TrialState(Pace):
     loss_saved: float = math.inf
     point: Point | None = None
     limited: Mapping[str, Any] = field(default_factory=lambda: NONE)
-    failure: Mapping[str, Any] = field(default_factory=lambda: NONE)
+    failure: TrialFailed | None = None
     stopped: bool = False
     confirms: bool = False
     resources: tuple[float, float] = (0.0, 0.0)
@@ -95,50 +109,50 @@ class State:
         self.running.clear()  # a killed session has not ended its trials
 
     def apply(self, event: Event) -> None:
-        kind = event["event"]
         self.sessions.apply(event)
-        if kind in BEGINNINGS:
+        if isinstance(event, TrialEvent):
+            self._apply_to(self.trials.setdefault(event.trial, TrialState()), event)
+        elif isinstance(event, Beginning):
             self.running.clear()
-        elif kind == STOOD_STILL:
+        elif isinstance(event, StoodStill):
             for trial in self.running.values():
-                trial.still_s += event["seconds"]
-        elif kind == "scheduler_changed":
-            self._experiment = replace(self._experiment, scheduler=event["scheduler"], brackets=1)
+                trial.still_s += event.seconds
+        elif isinstance(event, SchedulerChanged):
+            self._experiment = replace(self._experiment, scheduler=cast("SchedulerName", event.scheduler), brackets=1)
             self._learn()
-        elif kind == "grace_learned":
-            self._grace = event["grace_period"]
-            self._learn()
-        if (trial_id := event.get("trial")) is not None:
-            self._apply_to(trial_id, self.trials.setdefault(trial_id, TrialState()), kind, event)
 
-    def _apply_to(self, trial_id: str, trial: TrialState, kind: str, event: Event) -> None:
-        if kind in ("report", "trial_failed", "trial_ended") and trial_id in self.running:
-            self._reach(trial, event["time"], reports=kind == "report")
-        if kind == "trial_suggested":
-            trial.confirms = "confirms" in event
-        elif kind == "trial_started":
-            trial.status, trial.stopped = "running", False
-            trial.resources = event["resources"].get("CPU", 0.0), event["resources"].get("GPU", 0.0)
-            trial.start(event["time"])
-            self.running[trial_id] = trial
-        elif kind == "report":
-            self._report(trial_id, trial, event)
-        elif kind == "decision":
-            trial.stopped = event["action"] == "stop"
-            if event["action"] == "pause":
-                trial.status = "paused"
-                self.running.pop(trial_id, None)
-        elif kind == "trial_failed":
-            trial.failure = event
-            self.running.pop(trial_id, None)
-        elif kind == "trial_ended":
-            trial.status, trial.reason = event["status"], event["reason"]
-            self.running.pop(trial_id, None)
-            if trial.status == "completed":
-                self.any_whole = True
-                if trial.reason == RETURNED and trial.epoch > self._length:
-                    self._length = trial.epoch
-                    self._learn()
+    def _apply_to(self, trial: TrialState, event: TrialEvent) -> None:
+        if isinstance(event, Report | TrialFailed | TrialEnded) and event.trial in self.running:
+            self._reach(trial, event.time, reports=isinstance(event, Report))
+        match event:
+            case Report():
+                self._report(trial, event)
+            case Decision():
+                trial.stopped = event.action == "stop"
+                if event.action == "pause":
+                    trial.status = "paused"
+                    self.running.pop(event.trial, None)
+            case TrialSuggested():
+                trial.confirms = event.confirms is not None
+            case TrialStarted():
+                trial.status, trial.stopped = "running", False
+                trial.resources = event.resources.get("CPU", 0.0), event.resources.get("GPU", 0.0)
+                trial.start(event.time)
+                self.running[event.trial] = trial
+            case TrialFailed():
+                trial.failure = event
+                self.running.pop(event.trial, None)
+            case TrialEnded():
+                trial.status, trial.reason = event.status, event.reason
+                self.running.pop(event.trial, None)
+                if trial.status == "completed":
+                    self.any_whole = True
+                    if trial.reason == RETURNED and trial.epoch > self._length:
+                        self._length = trial.epoch
+                        self._learn()
+            case GraceLearned():
+                self._grace = event.grace_period
+                self._learn()
 
     def _learn(self) -> None:
         self.options = at_length(self._experiment, self._length, self._grace)
@@ -152,10 +166,10 @@ class State:
         if reports and is_first:
             self.firsts_s, self.num_firsts = self.firsts_s + trial.first_s, self.num_firsts + 1
 
-    def _report(self, trial_id: str, trial: TrialState, event: Event) -> None:
-        metrics: dict[str, Any] = event["metrics"]
+    def _report(self, trial: TrialState, report: Report) -> None:
+        metrics = report.metrics
         self.num_epochs += 1
-        trial.epoch, trial.furthest = event["epoch"], max(trial.furthest, event["epoch"])
+        trial.epoch, trial.furthest = report.epoch, max(trial.furthest, report.epoch)
         wanted, compared = finite(self._wanted.value(metrics)), finite(self._compared.value(metrics))
         if not keeps_last(self._compared, self._wanted, metrics):
             trial.value = compared
@@ -171,7 +185,7 @@ class State:
         if not self._aim.broken_by(metrics):
             if compared is not None:
                 trial.compared = min(trial.compared, self._compared.sign * compared)
-            if wanted is not None and event.get("checkpoint"):
+            if wanted is not None and report.checkpoint:
                 trial.loss_saved = min(sign * wanted, trial.loss_saved)
             elif wanted is not None:
                 trial.loss = min(sign * wanted, trial.loss)
@@ -180,7 +194,7 @@ class State:
         # A last report may be the first that has the constraints' metrics.
         for has_saved, loss in ((True, trial.loss_saved), (False, trial.loss)):
             if loss < self._best.get(has_saved, (math.inf, ""))[0]:
-                self._best[has_saved] = loss, trial_id
+                self._best[has_saved] = loss, report.trial
 
     def best(self) -> tuple[float, str] | None:
         """Returns the best finite value of all sessions and its trial, by `BEST_RULE`, without --confirm; or None."""

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tuner.core.events import BEGINNINGS, Event
+from tuner.core.events import Beginning, Event
 
 
 class Session(NamedTuple):
@@ -23,11 +23,11 @@ class Sessions(list[Session]):
     updated: float | None = None  # time of the last event in unix seconds
 
     def apply(self, event: Event) -> None:
-        if event["event"] in BEGINNINGS:
-            self.append(Session(event["time"], self.took_s, event.get("max_epochs", 0)))
+        if isinstance(event, Beginning):
+            self.append(Session(event.time, self.took_s, event.max_epochs or 0))
         elif not self:
-            self.append(Session(event["time"], 0.0))
-        self.updated = event["time"]
+            self.append(Session(event.time, 0.0))
+        self.updated = event.time
 
     @property
     def took_s(self) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tuner.core.events import STOOD_STILL, Event
+from tuner.core.events import Event, Report, StoodStill, kind_of, trial_of
 from tuner.errors import RequestError
 from tuner.record import clock
 from tuner.record.format import FIELD, FORMAT
@@ -41,7 +41,7 @@ class Journal:
         lost: whether `blocked` returned False; `write` then appends nothing more, so that the journal has no gap.
         listeners: called with each event that `write` does not skip, before the write, also when the journal is lost.
         stood_still: returns how many seconds the search stood still since its last call; `write` journals them first.
-        repeated: events that a replay produces again and `write` skips: (name, trial, epoch) -> number; None: skip all.
+        repeated: `key_of` events that a replay produces again and `write` skips, and their numbers; None: skip all.
     """
 
     def __init__(self, path: Path, most_events: int | None = None) -> None:
@@ -70,33 +70,29 @@ class Journal:
         self._unsynced, self._is_failed = bytearray(), False  # the lines since the last sync; whether that failed
         sync_open(fd)  # lines that a killed session wrote may not be on the disk either
         if scanned.events:
-            clock.not_before(min(scanned.events[-1]["time"], MOST_TIME - 1e9))
+            clock.not_before(min(scanned.events[-1].time, MOST_TIME - 1e9))
         sync(path.parent)  # its name in the folder
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Ray pickles its Tuner and all objects that the Tuner refers to, but tuner never reads that pickle
 
-    def write(self, event: str, trial: str | None = None, **fields: Any) -> None:
-        """Appends one event with the current time, unless it is in `repeated`; `trial` is the id of its trial."""
-        key = event, trial, fields.get("epoch")
+    def write(self, event: Event) -> None:
+        """Appends one event with the current time, unless it is in `repeated`."""
+        key = key_of(event)
         if self.repeated is None:
             return
         if self.repeated[key]:
             self.repeated[key] -= 1
             return
-        if event != STOOD_STILL and (seconds := self.stood_still()):
-            self.write(STOOD_STILL, seconds=round(seconds, 3))
-        line: Event = {"time": round(clock.now(), 3), "event": event}
-        if trial is not None:
-            line["trial"] = trial
+        if not isinstance(event, StoodStill) and (seconds := self.stood_still()):
+            self.write(StoodStill(round(seconds, 3)))
+        event = event._replace(time=round(clock.now(), 3), order=self._chain.number + 1)
         for listener in self.listeners:
-            listener({**line, **fields})
-        if self._size == 0:
-            line[FIELD] = FORMAT
-        # The order of keys is fixed: `tail -f` shows time, event and trial first.
-        text = text_of({**line, **fields})
+            listener(event)
+        own = {} if self._size else {FIELD: FORMAT}
+        text = text_of(event, **own)
         if len(text) + MOST_SEAL > MOST_BYTES:  # readers refuse such a line
-            text = text_of({**line, **_shortened(event, trial, fields, len(text))})
+            text = text_of(_shortened(event, len(text)), **own)
         sealed = self._chain.line_of(text)
         self._until_it_works(lambda: self._append(sealed))
         if len(self._unsynced) > MOST_UNSYNCED:
@@ -154,13 +150,19 @@ class Journal:
         self._file.close()
 
 
-def _shortened(event: str, trial: str | None, fields: dict[str, Any], size: int) -> dict[str, Any]:
+def key_of(event: Event) -> tuple[str, str | None, int | None]:
+    """Returns what a replay knows an event by: its kind, trial and epoch."""
+    return kind_of(event), trial_of(event), getattr(event, "epoch", None)
+
+
+def _shortened(event: Event, size: int) -> Report:
     """Replaces a report's long metrics by notes; RequestError for other events, which a resume needs unshortened."""
-    if event != "report":
+    if not isinstance(event, Report):
         raise RequestError(
-            f"trial {trial}: {event} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; in the space's "
-            f"params, name each large value by a short text, and let the training code look up the value by that text"
+            f"trial {trial_of(event)}: {kind_of(event)} takes {size:,} bytes in the journal, at most {MOST_BYTES:,}; "
+            f"in the space's params, name each large value by a short text, and let the training code look up the "
+            f"value by that text"
         )
     kept = {name: value if len(str(value)) < LONG else f"left out: {type(value).__name__} of {len(str(value)):,} "
-            f"characters" for name, value in fields["metrics"].items()}  # fmt: skip
-    return {**fields, "metrics": kept}
+            f"characters" for name, value in event.metrics.items()}  # fmt: skip
+    return event._replace(metrics=kept)

@@ -17,12 +17,14 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
-from tuner.core.events import STATES, STOOD_STILL, Event
+from tuner.core.events import KINDS, OPTIONAL, STATES, Event, kind_of, trial_of
 from tuner.errors.gate import plain
 from tuner.record.storage.files import MOST_BYTES, is_inside, parsed
 from tuner.spec.metrics import MOST_INTEGER
 from tuner.spec.option_values import MOST_EPOCHS, MOST_RUNGS
 
+Document = dict[str, Any]  # a line as an object of JSON
+SHARED = ("time", "trial", "order")  # fields of most events that `document_of` does not put at its end
 MOST_TIME = 1e11  # maximum time of an event, in unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
 SEAL = b', "line": %d, "crc": "%08x"}'
@@ -31,10 +33,40 @@ _SEAL = re.compile(rb', "line": (\d{1,12}), "crc": "[0-9a-f]{8}"}$')
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
-def text_of(event: Event) -> bytes:
+def document_of(event: Event, **more: Any) -> Document:
+    """Returns what an event's line has: time, kind and trial, then `more`, then the event's own fields."""
+    trial = {} if (id_ := trial_of(event)) is None else {"trial": id_}
+    own = {name: value for name, value in zip(event._fields, event, strict=True) if name not in SHARED}
+    own = {name: value for name, value in own.items() if value is not None or name not in OPTIONAL}
+    return {"time": event.time, "event": kind_of(event), **trial, **more, **own}
+
+
+def text_of(event: Event, **more: Any) -> bytes:
     """Returns an event as JSON; `Chain.line_of` makes a line of it."""
-    config = with_words({name: plain(value) for name, value in event["config"].items()}) if "config" in event else {}
-    return json.dumps(strict({**event, **config}), allow_nan=False, default=plain).encode()
+    document = document_of(event, **more)
+    if "config" in document:
+        document |= with_words({name: plain(value) for name, value in document["config"].items()})
+    return json_of(document)
+
+
+def json_of(document: Document) -> bytes:
+    return json.dumps(strict(document), allow_nan=False, default=plain).encode()
+
+
+def event_of(document: Document, order: int = 0) -> Event:
+    """Returns the event of a line's document, which it uses up; ValueError or TypeError if it is none."""
+    kind = KINDS.get(name := document.pop("event", None))
+    if kind is None:
+        raise ValueError("field `event` names no kind of event")
+    if "trial" in kind._fields and document.get("trial") is None:
+        raise ValueError("field `trial` is missing")
+    for field, value in document.items():
+        if (fits := _FITS.get(field)) and not fits(value) and not (value is None and field in _MAY_BE_NULL):
+            raise ValueError(f"field `{field}` has a wrong type or value")
+    try:
+        return kind(**document, order=order)
+    except TypeError as error:
+        raise ValueError(f"{name}: {str(error).partition(' ')[2]}") from None
 
 
 class Chain:
@@ -48,8 +80,11 @@ class Chain:
         self.number, self.crc = self.number + 1, zlib.crc32(text, self.crc)
         return text[:-1] + SEAL % (self.number, self.crc) + b"\n"
 
-    def event_of(self, line: bytes) -> Event:
-        """Returns the next line's event; ValueError, KeyError or TypeError if it is damaged or not the next line."""
+    def event_of(self, line: bytes, check_first: Callable[[Document], None] = lambda document: None) -> Event:
+        """Returns the next line's event; ValueError, KeyError or TypeError if it is damaged or not the next line.
+
+        `check_first` gets the document of the first line.
+        """
         if len(line) > MOST_BYTES:
             raise ValueError(f"the line is longer than {MOST_BYTES:,} bytes")
         number, seal = self.number + 1, line.rfind(b', "line": ')
@@ -60,15 +95,17 @@ class Chain:
             if found and int(found[1]) != number:
                 raise ValueError(f"it says that it is line {int(found[1])}: lines are missing, repeated or moved")
             raise ValueError("the line does not match its checksum: it was altered, or is of another journal")
-        event: Event = parsed(text)
-        if not isinstance(event, dict):
+        document: Document = parsed(text)
+        if not isinstance(document, dict):
             raise ValueError("the line is no JSON object")
+        if number == 1:
+            check_first(document)
         if b'nan"' in line or b'inf"' in line:
-            _replace_words(event, ("value", "cutoff", "compared"))
-            if event["event"] == "report" and isinstance(event["metrics"], dict):
-                _replace_words(event["metrics"], tuple(event["metrics"]))
-            from_words(event)
-        _check(event)
+            _replace_words(document, ("value", "cutoff", "compared"))
+            if document["event"] == "report" and isinstance(document["metrics"], dict):
+                _replace_words(document["metrics"], tuple(document["metrics"]))
+            from_words(document)
+        event = event_of(document, number)
         self.number, self.crc = number, crc
         return event
 
@@ -84,13 +121,13 @@ def strict(value: Any) -> Any:
     return value
 
 
-def with_words(config: Event) -> Event:
+def with_words(config: Document) -> Document:
     """Returns a `config` as JSON that `from_words` reads, with the places of its non-finite floats, if it has any."""
     places = list(_non_finite_in(config))
     return {"config": strict(config)} | ({"non_finite": places} if places else {})
 
 
-def from_words(document: Event) -> None:
+def from_words(document: Document) -> None:
     """Restores the non-finite floats of `document["config"]`; ValueError or TypeError if `non_finite` is wrong."""
     for *above, last in document.pop("non_finite", ()):
         try:
@@ -121,15 +158,6 @@ def _replace_words(fields: dict[str, Any], names: tuple[str, ...]) -> None:
             fields[name] = _NON_FINITE.get(fields[name], fields[name])
 
 
-def _check(event: Event) -> None:
-    for name in ("time", *_REQUIRED.get(event["event"], ())):
-        if event[name] is None and name == "trial":
-            raise ValueError("field `trial` is missing")
-    for name, value in event.items():
-        if (fits := _FITS.get(name)) and not fits(value) and not (value is None and name in _MAY_BE_NULL):
-            raise ValueError(f"field `{name}` has a wrong type or value")
-
-
 def _instance_of(*types: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, types)
 
@@ -155,17 +183,6 @@ def _are_rungs(value: Any) -> bool:
     return isinstance(value, list) and len(value) <= MOST_RUNGS and all(map(_is_length, value))
 
 
-_REQUIRED = {  # kind of event -> the fields that it must have
-    "report": ("trial", "epoch", "metrics"),
-    "decision": ("trial", "epoch", "rung", "bracket", "value", "cutoff", "recorded", "action", "reason"),
-    "trial_started": ("trial", "resources", "node"),
-    "trial_failed": ("trial", "error"),
-    "trial_ended": ("trial", "status", "reason"),
-    "length_learned": ("trial", "epochs", "rungs"),
-    "grace_learned": ("trial", "grace_period", "rungs"),
-    "experiment_finished": ("state",),
-    STOOD_STILL: ("seconds",),
-}
 _MAY_BE_NULL: dict[str, Callable[[Any], bool]] = {  # field of any event -> the check of its value, if it is not null
     "trial": is_trial_id, "copied": is_trial_id, "checkpoint": is_inside, "rung": _is_finite, "bracket": _is_finite,
     "band": _is_finite, "value": _is_number, "cutoff": _is_number, "compared": _is_number,

@@ -7,11 +7,20 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from itertools import islice
-from operator import itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from tuner.core.events import Event
+from tuner.core.events import (
+    Event,
+    ExperimentFinished,
+    Report,
+    TrialEnded,
+    TrialEvent,
+    TrialFailed,
+    TrialStarted,
+    TrialSuggested,
+)
 from tuner.errors import RequestError
 from tuner.record.lines import MOST_ID, MOST_TIME, is_trial_id
 from tuner.record.reading import Hold
@@ -84,12 +93,13 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
         if path.parent != folder:
             values[path.parent][path.name] = _parsed(path, content)
     histories = [_events(place, files, states) for place, files in values.items()]
-    events = sorted((event for history in histories for event in history), key=itemgetter("time"))
-    known = [event["time"] for event in events if event["time"] < math.inf]
+    events: list[Event] = sorted((event for history in histories for event in history), key=attrgetter("time"))
+    known = [event.time for event in events if event.time < math.inf]
     last = known[-1] if known else max(0.0, folder.stat().st_mtime)
-    over = all(history[-1]["status"] in ("completed", "failed") for history in histories)
-    events.append({"event": "experiment_finished", "time": last, "state": "finished" if over else "interrupted"})
-    folding = Folding({**event, "time": min(event["time"], last)} for event in events)
+    ends = [event for event in events if isinstance(event, TrialEnded)]
+    over = all(end.status in ("completed", "failed") for end in ends)
+    events.append(ExperimentFinished("finished" if over else "interrupted", time=last))
+    folding = Folding(event._replace(time=min(event.time, last)) for event in events)
     trials = folding.records()
     metric, mode = guessed(trials)
     experiment = Experiment(
@@ -133,7 +143,7 @@ def _states(paths: list[Path], content: Callable[[Path], bytes]) -> dict[str, st
         return {}  # the trials' own files still have their reports
 
 
-def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[Event]:
+def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[TrialEvent]:
     """Returns a trial's events as in a journal, `trial_ended` last; without results, their time is infinite."""
     rows, error = files.get("result.json", []), files.get("error.txt", "")
     last = rows[-1] if rows else {}
@@ -141,23 +151,22 @@ def _events(place: Path, files: dict[str, Any], states: dict[str, str]) -> list[
     done = "completed" if last.get("done") else "interrupted"
     status = "failed" if "error.txt" in files else STATUS.get(states.get(str(trial_id), ""), done)
     time = 0.0 if rows else math.inf
-    start = {"resources": {}, "node": str(last.get("node_ip") or "")[:MOST_ID]}
-    config = {"config": files.get("params.json", {})}
-    events: list[Event] = [] if rows else [{"event": "trial_suggested", "time": time, **config}]
+    node, config = str(last.get("node_ip") or "")[:MOST_ID], files.get("params.json", {})
+    events: list[TrialEvent] = [] if rows else [TrialSuggested(config, time=time)]
     for row in rows:
         reported, took = (_within(row.get(name), MOST_TIME) or 0.0 for name in ("timestamp", "time_this_iter_s"))
         if not events or row.get("iterations_since_restore") == 1:
             time = max(time, reported - took)
-            events.append({"event": "trial_started", "time": time, **start, **config})
+            events.append(TrialStarted(config, {}, node, time=time))
         time = max(time, reported)
         if (epoch := _within(row.get(EPOCH), MOST_EPOCHS)) is not None:
             metrics = {k: v for k, v in row.items() if k not in RAY_COLUMNS and not k.startswith("config/")}
-            events.append({"event": "report", "time": time, "epoch": int(epoch), "metrics": metrics})
+            events.append(Report(int(epoch), metrics, time=time))
     for line in error.strip()[-2000:].splitlines()[-1:]:
-        events.append({"event": "trial_failed", "time": time, "error": line})
+        events.append(TrialFailed(line, time=time))
     reason = "" if status == "failed" else f"ended after {len(rows)} reports; why is not recorded"
-    events.append({"event": "trial_ended", "time": time, "status": status, "reason": reason})
-    return [{**event, "trial": str(trial_id)} for event in events]
+    events.append(TrialEnded(status, reason, time=time))
+    return [event._replace(trial=str(trial_id)) for event in events]
 
 
 def _within(value: Any, most: float) -> float | None:

@@ -6,10 +6,24 @@ import math
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from functools import wraps
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from tuner.core.events import BEGINNINGS, STOOD_STILL, Event
+from tuner.core.events import (
+    Beginning,
+    Decision,
+    Event,
+    ExperimentFinished,
+    GraceLearned,
+    LengthLearned,
+    Report,
+    SchedulerChanged,
+    StoodStill,
+    TrialEnded,
+    TrialEvent,
+    TrialFailed,
+    TrialStarted,
+    TrialSuggested,
+)
 from tuner.core.timing import Pace, Sessions
 from tuner.spec.constraints import BREAKS, Aim
 from tuner.spec.metrics import Goal, keeps_last
@@ -33,50 +47,6 @@ def kept(function: Function) -> Function:
         return results[key]
 
     return once  # type: ignore[return-value]
-
-
-class Report(NamedTuple):
-    """Metrics after `epoch` epochs; `checkpoint`: path in the experiment's folder; `order`: line of the journal."""
-
-    epoch: int
-    metrics: dict[str, Any]
-    checkpoint: str | None
-    time: float
-    order: int = 0
-
-
-class Decision(NamedTuple):
-    """The scheduler's decision after a report, and its reason.
-
-    `value` and `cutoff` are of the metric `Experiment.compared` and keep its sign in mode max. `band` groups the
-    brackets of HyperBand and BOHB. `compared` is the value compared with the cutoff if it is not `value`, as in the
-    median rule: the trial's best. `copied` is the trial whose state this trial copied (pbt). `budget` marks a decision
-    of the search's budget instead of its rule.
-    """
-
-    epoch: int
-    rung: float | None
-    bracket: int | None
-    value: float | None
-    cutoff: float | None
-    recorded: int
-    action: str
-    reason: str
-    band: int | None = None
-    compared: float | None = None
-    copied: str | None = None
-    budget: bool | None = None
-
-    @property
-    def compared_value(self) -> float | None:
-        return self.value if self.compared is None else self.compared
-
-    @property
-    def margin(self) -> float:
-        """|compared value - cutoff|; infinite if either is missing or not finite."""
-        value, cutoff = self.compared_value, self.cutoff
-        margin = math.inf if value is None or cutoff is None else abs(value - cutoff)
-        return margin if margin < math.inf else math.inf  # of NaN, too
 
 
 @dataclass(frozen=True)
@@ -209,7 +179,7 @@ class Folding:
         self.search: dict[str, Any] = {"state": "running"}
         self.sessions = Sessions()
         self.num_events = 0
-        self.first: Event = {}  # the event that began the search
+        self.first: Beginning | None = None  # the event that began the search
         self._building: dict[str, _Building] = {}
         self._made: dict[str, TrialRecord] = {}  # in the order of the trials' first events
         self._changed: dict[str, _Building] = {}
@@ -218,35 +188,32 @@ class Folding:
 
     def add(self, event: Event) -> None:
         self.num_events += 1
-        if event["event"] in _OF_THE_SEARCH:
-            self._note(event)
-        elif event["event"] == STOOD_STILL:
-            for building in self._building.values():
-                building.pace.still_s += event["seconds"]
+        self._note(event)
         self.sessions.apply(event)
-        if (trial := event.get("trial")) is not None:
-            if trial not in self._building:
-                self._building[trial] = _Building(trial, self.num_events)
-            self._building[trial].add(event, self.num_events)
-            self._changed[trial] = self._building[trial]
+        if isinstance(event, TrialEvent):
+            if event.trial not in self._building:
+                self._building[event.trial] = _Building(event.trial, self.num_events)
+            self._building[event.trial].add(event, self.num_events)
+            self._changed[event.trial] = self._building[event.trial]
 
     def _note(self, event: Event) -> None:
-        kind = event["event"]
-        if kind in BEGINNINGS:
+        if isinstance(event, Beginning):
             self.first = self.first or event
             self.search |= {"state": "running", "reason": "", "refused": False, "out_of_time": False}
-        elif kind == "scheduler_changed":
-            self.search["changed"] = event.get("reason", "")[:MOST_CHANGED]
-        elif kind == "length_learned":
-            self.search["length"] = event["epochs"]
-        elif kind == "grace_learned":
-            self.search["grace"] = event["grace_period"]
-        elif kind == "experiment_finished":
-            refused = event.get("refused", False)
-            self.search |= {"state": "failed" if refused else event["state"], "reason": event.get("reason", "")}
-            self.search |= {"refused": refused, "out_of_time": event.get("out_of_time", False)}
-            self.search["unchecked"] = event.get("unchecked", {})
-        if kind in (*BEGINNINGS, "experiment_finished"):  # at these events, no trial has a worker
+        elif isinstance(event, StoodStill):
+            for building in self._building.values():
+                building.pace.still_s += event.seconds
+        elif isinstance(event, SchedulerChanged):
+            self.search["changed"] = event.reason[:MOST_CHANGED]
+        elif isinstance(event, LengthLearned):
+            self.search["length"] = event.epochs
+        elif isinstance(event, GraceLearned):
+            self.search["grace"] = event.grace_period
+        elif isinstance(event, ExperimentFinished):
+            state, refused = "failed" if event.refused else event.state, event.refused
+            self.search |= {"state": state, "reason": event.reason, "refused": refused}
+            self.search |= {"out_of_time": event.out_of_time, "unchecked": event.unchecked or {}}
+        if isinstance(event, Beginning | ExperimentFinished):  # at these events, no trial has a worker
             self._changed |= {trial: each for trial, each in self._building.items() if each.fields.pop("pid", None)}
 
     def records(self) -> list[TrialRecord]:
@@ -275,39 +242,39 @@ class _Building:
         self.held: list[dict[str, Any]] = []  # the resources during each span
         self.changed_at = order
 
-    def add(self, event: Event, order: int) -> None:
-        kind, time = event["event"], event["time"]
+    def add(self, event: TrialEvent, order: int) -> None:
         self.changed_at = order
-        if kind == "report":
-            # A restart reports the epochs after its checkpoint again; the later report of an epoch counts.
-            if (epoch := event["epoch"]) in self.reports:
-                self.repeated.append(self.reports[epoch])
-            self.reports[epoch] = Report(epoch, event["metrics"], event.get("checkpoint"), time, order)
-        elif kind == "decision":
-            self.decisions.append(Decision._make((*_decided(event), *map(event.get, _WHERE_THEY_APPLY))))
-            if event["action"] == "pause":
-                self.pace.since = math.nan  # a paused trial gives up its worker
-                self.fields.update(status="paused", reason=event["reason"], pid=None)
-            elif event["action"] == "continue" and self.fields.get("status") == "paused":
-                self.fields["reason"] = f"waits for a worker: {event['reason']}"
-        elif kind == "trial_started":
-            self.pace.start(time)
-            self.spans.append((time, time))
-            self.held.append(event["resources"])
-            self.fields.update(status="running", reason="", resources=event["resources"], node=event["node"])
-            self.fields["pid"] = pid if type(pid := event.get("pid")) is int else None
-        elif kind == "trial_failed":
-            self.errors.append(event["error"])
-            self.fields.update(failure=event.get("kind", ""), pid=None)
-        elif kind == "trial_ended":
-            self.fields.update(status=event["status"], reason=event["reason"], pid=None)
-        if "config" in event:
-            self.fields["config"] = event["config"]
-        if kind == "trial_suggested" and "confirms" in event:
-            self.fields.update(confirms=event["confirms"], seed=event.get("seed", 0))
-        if kind in _TIMED and not math.isnan(self.pace.since):
-            self.pace.reach(time, reports=kind == "report")
-            self.spans[-1] = self.spans[-1][0], time
+        match event:
+            case Report():
+                # A restart reports the epochs after its checkpoint again; the later report of an epoch counts.
+                if event.epoch in self.reports:
+                    self.repeated.append(self.reports[event.epoch])
+                self.reports[event.epoch] = event
+            case Decision():
+                self.decisions.append(event)
+                if event.action == "pause":
+                    self.pace.since = math.nan  # a paused trial gives up its worker
+                    self.fields.update(status="paused", reason=event.reason, pid=None)
+                elif event.action == "continue" and self.fields.get("status") == "paused":
+                    self.fields["reason"] = f"waits for a worker: {event.reason}"
+            case TrialSuggested():
+                self.fields["config"] = event.config
+                if event.confirms is not None:
+                    self.fields.update(confirms=event.confirms, seed=event.seed or 0)
+            case TrialStarted():
+                self.pace.start(event.time)
+                self.spans.append((event.time, event.time))
+                self.held.append(event.resources)
+                self.fields.update(status="running", reason="", config=event.config, pid=event.pid)
+                self.fields.update(resources=event.resources, node=event.node)
+            case TrialFailed():
+                self.errors.append(event.error)
+                self.fields.update(failure=event.kind, pid=None)
+            case TrialEnded():
+                self.fields.update(status=event.status, reason=event.reason, pid=None)
+        if isinstance(event, Report | TrialFailed | TrialEnded) and not math.isnan(self.pace.since):
+            self.pace.reach(event.time, reports=isinstance(event, Report))
+            self.spans[-1] = self.spans[-1][0], event.time
 
     def hours(self, resource: str) -> float:
         held = zip(self.spans, self.held, strict=True)
@@ -328,9 +295,3 @@ class _Building:
             repeated=tuple(self.repeated),
             epoch_seconds=self.pace.between_s / self.pace.gaps if self.pace.gaps else None,
         )
-
-
-_OF_THE_SEARCH = frozenset({*BEGINNINGS, "experiment_finished", "scheduler_changed", "length_learned", "grace_learned"})
-_TIMED = frozenset({"report", "trial_ended", "trial_failed"})
-_WHERE_THEY_APPLY = ("band", "compared", "copied", "budget")  # last fields of a decision, which most events lack
-_decided = itemgetter(*Decision._fields[: -len(_WHERE_THEY_APPLY)])

@@ -9,13 +9,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from tuner.core.events import Report
 from tuner.core.timing import Session
 from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.confirm import Confirmation, confirmation
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading
-from tuner.record.records import Report, TrialRecord, kept
+from tuner.record.records import TrialRecord, kept
 from tuner.record.saved_experiment import (
     BEGUN,
     FILE,

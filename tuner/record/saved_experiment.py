@@ -11,7 +11,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from tuner.core.events import Event
+from tuner.core.events import Beginning
 from tuner.errors import RequestError, printable
 from tuner.record.format import FIELD, FORMAT, OtherFormat, check_format
 from tuner.record.storage.files import is_file_in, json_in, lines_of, open_in, parsed, write_atomically
@@ -117,11 +117,11 @@ def lost_journal(path: Path, what: str = "is missing or empty") -> RequestError:
     return RequestError(f"{path} {what}: its trials are unknown; {advice}")
 
 
-def check_same_search(first: Event, facts: dict[str, Any], path: Path) -> None:
+def check_same_search(first: Beginning | None, facts: dict[str, Any], path: Path) -> None:
     """Raises RequestError if a journal's first event is that of another search than the facts in experiment.json."""
-    if first and first.get("id") != facts.get("id"):
+    if first and first.id != facts.get("id"):
         raise RequestError(
-            f"{path} is the journal of another search (its `id` is {first.get('id')!r}, that of {FILE} is "
+            f"{path} is the journal of another search (its `id` is {first.id!r}, that of {FILE} is "
             f"{facts.get('id')!r}); put this search's own files together again, or start anew with --name"
         )
 

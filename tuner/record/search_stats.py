@@ -15,7 +15,8 @@ from itertools import chain, compress, zip_longest
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-from tuner.record.records import Report, TrialRecord, finite
+from tuner.core.events import Report
+from tuner.record.records import TrialRecord, finite
 from tuner.rules.order import best_first, pareto
 from tuner.spec.constraints import Aim, Point
 from tuner.spec.experiment import Experiment, milestones

@@ -17,6 +17,7 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 
+from tuner.core.events import ExperimentFinished, TrialEnded, TrialStarted
 from tuner.core.state import State
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.cluster.probe import OnPath
@@ -78,11 +79,8 @@ class Assembly(NamedTuple):
         if stopper.interrupted and not stopper.error:
             state = "interrupted"
         refused, out_of_time = stopper.error is not None, stopper.out_of_time and state == "finished"
-        reason = stopper.reason
-        ended: dict[str, Any] = {"state": state, "reason": reason, "refused": refused, "out_of_time": out_of_time}
-        if unchecked := self.arrivals.unchecked():
-            ended["unchecked"] = unchecked
-        journal.write("experiment_finished", **ended)
+        unchecked = self.arrivals.unchecked() or None
+        journal.write(ExperimentFinished(state, stopper.reason, refused, out_of_time, unchecked))
         journal.sync()  # the answer is written for a search that has ended
         if stopper.error:
             raise stopper.error
@@ -215,9 +213,8 @@ class JournalCallback(Callback):
         actor = trial.temporary_state.ray_actor
         if actor not in self._places:  # cached, because asking for the address takes a call to the worker
             self._places[actor] = trial.get_ray_actor_ip() or "", trial.temporary_state.location.pid
-        where = dict(zip(("node", "pid"), self._places[actor], strict=True))
         resources = trial.placement_group_factory.required_resources
-        self._journal.write("trial_started", trial.trial_id, config=trial.config, resources=resources, **where)
+        self._journal.write(TrialStarted(trial.config, resources, *self._places[actor], trial.trial_id))
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         # Any trial of --confirm may win. The journal must have what makes another trial the best.
@@ -232,7 +229,7 @@ class JournalCallback(Callback):
         trials_of_all = self._tracker.state.trials
         for trial_id in [each for each, trial in trials_of_all.items() if trial.status == "running"]:
             status, reason = self._ends.get(trial_id, interrupted)
-            self._journal.write("trial_ended", trial_id, status=status, reason=reason)
+            self._journal.write(TrialEnded(status, reason, trial_id))
         self._files.tell(patience_s=2.0)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tuner.core.events import Event
+from tuner.core.events import Event, Report, TrialSuggested
 from tuner.core.state import State, TrialState
 from tuner.record import clock
 from tuner.record.texts import counted, duration
@@ -64,12 +64,12 @@ class Budget:
 
     def hear(self, event: Event) -> None:
         """Takes an event that `state` has applied."""
-        if event["event"] == "report":
+        if isinstance(event, Report):
             self._standings.clear()
             self._notice_too_long()
-        elif event["event"] == "trial_suggested":
+        elif isinstance(event, TrialSuggested):
             self._standings.clear()
-            self.confirming |= "confirms" in event
+            self.confirming |= event.confirms is not None
 
     @property
     def rules(self) -> Experiment:

@@ -11,6 +11,7 @@ from ray.tune.experiment import Experiment as RayExperiment
 from ray.tune.experiment import Trial
 from ray.tune.search import SearchAlgorithm
 
+from tuner.core.events import TrialSuggested
 from tuner.engine.controller.trials import SearchTrial, new_trial
 from tuner.errors import RequestError
 from tuner.errors.gate import fingerprint, plain
@@ -106,7 +107,7 @@ class Proposals(SearchAlgorithm):
         setting = self.searcher.suggest(trial_id)
         if setting is None:
             return None
-        self._journal.write("trial_suggested", trial_id, config=setting)
+        self._journal.write(TrialSuggested(setting, trial=trial_id))
         return self._live(self._trial(trial_id, setting))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
@@ -171,7 +172,7 @@ class Proposals(SearchAlgorithm):
             return None
         original = self._left.pop(0)
         setting, seed = self._settings[original], trial_seed(self._experiment.seed, trial_id)
-        self._journal.write("trial_suggested", trial_id, config=setting, confirms=original, seed=seed)
+        self._journal.write(TrialSuggested(setting, original, seed, trial_id))
         return self._live(self.repeat(trial_id, setting, original))
 
     def _trial(self, trial_id: str, setting: dict[str, Any]) -> SearchTrial:

@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.core.events import RETURNED, TRAINED
+from tuner.core.events import (
+    RETURNED,
+    TRAINED,
+    Decision,
+    GraceLearned,
+    LengthLearned,
+    Report,
+    SchedulerChanged,
+    TrialEnded,
+    TrialFailed,
+)
 from tuner.core.state import State
 from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.stopper import SearchStopper
@@ -169,7 +179,7 @@ class SearchScheduler(TrialScheduler):
         decided, now = self._rule.learn_length(epochs, set(map(int, self._waiting))), self._rule.in_force
         if now != before:
             rungs = now.rungs_before_end()
-            self._journal.write("length_learned", trial_id, epochs=epochs, rungs=rungs, reason=of_length(epochs, rungs))
+            self._journal.write(LengthLearned(epochs, rungs, of_length(epochs, rungs), trial_id))
         self._apply(tune_controller, decided)
 
     def debug_string(self) -> str:
@@ -190,9 +200,10 @@ class SearchScheduler(TrialScheduler):
 
     def on_failure(self, tune_controller: Any, trial: Trial, failure: Failure) -> None:
         """Journals a failure; removes the trial unless it is retried. A retried trial keeps its rung and bracket."""
-        after = {"from_epoch": failure.from_epoch} if failure.will_retry else {}  # the checkpoint's epoch, 0 = none
-        fields = {"error": failure.error, "kind": failure.kind, "will_retry": failure.will_retry, **after}
-        self._journal.write("trial_failed", trial.trial_id, **fields)
+        from_epoch = failure.from_epoch if failure.will_retry else None  # the checkpoint's epoch, 0 = none
+        self._journal.write(
+            TrialFailed(failure.error, failure.kind, failure.will_retry, from_epoch, trial=trial.trial_id)
+        )
         if not failure.will_retry:
             self.ends[trial.trial_id] = TrialEnd("failed", failure.error)
             self.on_trial_remove(tune_controller, trial)
@@ -214,7 +225,7 @@ class SearchScheduler(TrialScheduler):
         end = self.ends.pop(trial.trial_id, TrialEnd("completed", RETURNED))
         if end.reason == RETURNED and EPOCH not in (trial.last_result or {}):
             end = TrialEnd("failed", "ended without a report: its function must call tune.report at least once")
-            self._journal.write("trial_failed", trial.trial_id, error=end.reason, kind="user", will_retry=False)
+            self._journal.write(TrialFailed(end.reason, "user", will_retry=False, trial=trial.trial_id))
         # A search that is being stopped also ends trials early, so their length tells nothing.
         elif end.reason == RETURNED and not (self._stopper.reason or confirms(trial)):
             length = self.trained(trial.trial_id, epochs)
@@ -222,7 +233,7 @@ class SearchScheduler(TrialScheduler):
                 self.learn_length(tune_controller, trial.trial_id, length)
             elif length >= self.max_epochs and self._ends_by_itself:
                 end = TrialEnd(end.status, f"{TRAINED} {self.max_epochs} epochs")
-        self._journal.write("trial_ended", trial.trial_id, status=end.status, reason=end.reason)
+        self._journal.write(TrialEnded(end.status, end.reason, trial=trial.trial_id))
         if not isinstance(tune_controller, ReplayController):  # only a resume continues a trial that has ended
             for known in (self._last, self._best, self._saved, self._at):
                 known.pop(trial.trial_id, None)
@@ -235,11 +246,16 @@ class SearchScheduler(TrialScheduler):
         value, answers = self.value_of(metrics), self._aim.losses(metrics) is not None
         if is_last := keeps_last(self._compared, self._wanted, metrics):  # such as the last report of a function
             saved = saved or self._saved.get(trial_id)
-        where = {"checkpoint": f"ray/{trial_id}/{saved}"} if saved else {}
-        final = {"final": True} if result.get(FINAL) is True else {}
-        left_out = {"left_out": dict(result[LEFT_OUT])} if LEFT_OUT in result else {}
-        doubt = {"doubt": result[DOUBT]} if DOUBT in result else {}
-        self._journal.write("report", trial_id, epoch=epoch, metrics=metrics, **where, **final, **left_out, **doubt)
+        report = Report(
+            epoch,
+            metrics,
+            f"ray/{trial_id}/{saved}" if saved else None,
+            final=result.get(FINAL) is True or None,
+            left_out=dict(result[LEFT_OUT]) if LEFT_OUT in result else None,
+            doubt=result.get(DOUBT),
+            trial=trial_id,
+        )
+        self._journal.write(report)
         if result.get("checkpoint_dir_name"):
             improved, self._best[trial_id] = self._aim.improved(self._best.get(trial_id, math.inf), metrics)
             trial.improved = epoch if improved else 0
@@ -263,7 +279,7 @@ class SearchScheduler(TrialScheduler):
         if broken := self._aim.broken_by(metrics, at="start"):
             self._broken.add(trial_id)
             return self._stop(trial_id, RuleDecision("stop", f"{BREAKS} at epoch {epoch}: {broken}"))
-        if reason := self._completes(trial_id, epoch, metrics) or (RETURNED if final else ""):
+        if reason := self._completes(trial_id, epoch, metrics) or (RETURNED if report.final else ""):
             return self._stop(trial_id, RuleDecision("stop", reason), "completed")
         if not self._aim.several:
             result[self.metric] = value
@@ -314,10 +330,10 @@ class SearchScheduler(TrialScheduler):
         if decision.rung is not None:
             self._at[trial_id] = decision
         if (now := self._rule.in_force).scheduler != before.scheduler:
-            self._journal.write("scheduler_changed", scheduler=now.scheduler, reason=STOPS)
+            self._journal.write(SchedulerChanged(now.scheduler, STOPS))
         if (grace := now.grace_period) != before.grace_period:
             why = of_grace(before.grace_period, grace, rungs := now.rungs_before_end())
-            self._journal.write("grace_learned", trial_id, grace_period=grace, rungs=rungs, reason=why)
+            self._journal.write(GraceLearned(grace, rungs, why, trial_id))
         self._move(trial, self._waiting if decision.action == "pause" else self._active)
         self._pausing |= {trial} if decision.action == "pause" else set()
         if decision.action == "pause" and not saved:
@@ -415,11 +431,8 @@ class SearchScheduler(TrialScheduler):
 
     def _journal_decision(self, trial_id: str, decision: RuleDecision, **more: Any) -> None:
         epoch, value = self._last[trial_id]
-        fields = decision._asdict()
-        if decision.compared is None:
-            del fields["compared"]
         number = value if isinstance(value, float) or finite(value) is not None else None
-        self._journal.write("decision", trial_id, epoch=epoch, value=number, **fields, **more)
+        self._journal.write(Decision(epoch, number, *decision, trial=trial_id, **more))
         if decision.action != "continue" or trial_id in self._promoted:
             self._journal.sync()  # Ray now stops, pauses or promotes the trial, which a resume must know
 

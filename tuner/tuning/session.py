@@ -9,8 +9,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tuner.core.events import ExperimentResumed, ExperimentStarted
 from tuner.engine.local.process_state import process_state
 from tuner.engine.processes import launch
 from tuner.errors import InterruptedEarly, RequestError, say
@@ -141,16 +142,10 @@ def open_journal(request: Request) -> Journal:
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
     journal = Journal(folder / "journal.jsonl", len(request.history))
-    past: dict[str, Any] = {"past": request.past} if request.past and not request.history else {}
-    journal.write(
-        "experiment_resumed" if request.history else "experiment_started",
-        id=request.facts.get("id"),
-        name=experiment.name,
-        num_samples=experiment.num_samples,
-        max_epochs=experiment.max_epochs,
-        space_sha256=request.loaded_space.sha256,
-        **past,
-    )
+    own = request.facts.get("id"), experiment.name, experiment.num_samples, experiment.max_epochs
+    sha256 = request.loaded_space.sha256
+    again = request.history
+    journal.write(ExperimentResumed(*own, sha256) if again else ExperimentStarted(*own, sha256, request.past or None))
     if not request.facts.get(BEGUN):
         # The disk gets the first event, then BEGUN; only then do trials start. Without BEGUN, no trial has started, so
         # a resume may accept an empty journal. Otherwise it must refuse one: the events of trials are lost.

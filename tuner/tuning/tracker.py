@@ -5,7 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tuner.core.events import ENDED, Event
+from tuner.core.events import (
+    ENDED,
+    Event,
+    GraceLearned,
+    LengthLearned,
+    Report,
+    SchedulerChanged,
+    TrialEnded,
+    TrialFailed,
+    TrialStarted,
+)
 from tuner.core.state import State, TrialState
 from tuner.engine.controller.failures import likeness
 from tuner.spec.experiment import Experiment
@@ -23,7 +33,7 @@ class Tracker:
         self.state = state
         self._wanted, self._compared, self._aim = experiment.wanted, experiment.compared, experiment.aim
         self.on_end: Callable[[str], None] = lambda trial_id: None  # called when a trial is pruned, completed or failed
-        self.on_retry: Callable[[str], None] = lambda trial_id: None
+        self.on_retry: Callable[[TrialFailed], None] = lambda failure: None
         self.on_notice: Callable[[str], None] = lambda text: None  # called with a text to print now
         self._hopeful = state.any_whole  # whether a trial has completed, in any session
         self._first: list[str] = []  # the first FIRST trials that had reported and ended without failing
@@ -39,33 +49,29 @@ class Tracker:
 
     def hear(self, event: Event) -> None:
         """Takes an event that `state` has applied."""
-        kind, trial_id = event["event"], event.get("trial")
-        if kind in ("scheduler_changed", "length_learned", "grace_learned"):
-            self.on_notice(event.get("reason", ""))
-        if trial_id is None:
-            return
-        trial = self.state.trials[trial_id]
-        if kind == "trial_started":
+        if isinstance(event, SchedulerChanged | LengthLearned | GraceLearned):
+            self.on_notice(event.reason)
+        elif isinstance(event, TrialStarted):
             self.started = self.started or time.monotonic()
-        elif kind == "report":
-            self._hear_report(trial_id, trial, event)
-        elif kind == "trial_failed" and event.get("will_retry"):
-            self.on_retry(trial_id)
-        elif kind == "trial_ended" and trial.status in ENDED:
-            self._hear_end(trial_id, trial)
+        elif isinstance(event, Report):
+            self._hear_report(event)
+        elif isinstance(event, TrialFailed) and event.will_retry:
+            self.on_retry(event)
+        elif isinstance(event, TrialEnded) and event.status in ENDED:
+            self._hear_end(event.trial, self.state.trials[event.trial])
 
-    def _hear_report(self, trial_id: str, trial: TrialState, report: Event) -> None:
+    def _hear_report(self, report: Report) -> None:
         self.num_reports += 1
-        self._names |= report["metrics"].keys()
+        self._names |= report.metrics.keys()
         if len(self._first) < FIRST and len(self._values) < 2:
-            self._values.add(trial.value)
-        for name, reason in report.get("left_out", {}).items():
+            self._values.add(self.state.trials[report.trial].value)
+        for name, reason in (report.left_out or {}).items():
             if name not in self._left_out:
                 self._left_out.add(name)
-                self.on_notice(f"trial {trial_id}: its metric {name!r} is left out: {reason}")
-        if "doubt" in report and not self._doubted:
+                self.on_notice(f"trial {report.trial}: its metric {name!r} is left out: {reason}")
+        if report.doubt and not self._doubted:
             self._doubted = True
-            self.on_notice(f"trial {trial_id}: {report['doubt']}")
+            self.on_notice(f"trial {report.trial}: {report.doubt}")
 
     def _hear_end(self, trial_id: str, trial: TrialState) -> None:
         self.ended.add(trial_id)
@@ -107,8 +113,10 @@ class Tracker:
         if self._hopeful or len(self._failed) != ALIKE:
             return ""
         failed = [self.state.trials[trial_id] for trial_id in self._failed]
-        errors = [trial.failure.get("error", trial.reason) for trial in failed]  # no `error`: its report was refused
-        kinds = {trial.failure.get("kind", "user") for trial in failed}
+        errors = [
+            trial.failure.error if trial.failure else trial.reason for trial in failed
+        ]  # no failure: its report was refused
+        kinds = {trial.failure.kind if trial.failure else "user" for trial in failed}
         goes_on = max(trial.furthest for trial in self.state.trials.values()) > min(trial.furthest for trial in failed)
         if kinds != {"user"} or len(set(map(likeness, errors))) > 1 or goes_on:
             return ""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal
 
-from tuner.record.records import Decision, TrialRecord, finite
+from tuner.core.events import Decision
+from tuner.record.records import TrialRecord, finite
 from tuner.record.report_keys import SPEED, USAGE
 from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungKey

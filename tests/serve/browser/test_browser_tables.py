@@ -19,9 +19,9 @@ from browsing import (
     tab,
     write_experiment,
 )
+from journals import Journal
 
 from tests.serve.conftest import train
-from tuner.record.journal import Journal
 
 pytestmark = pytest.mark.browser
 SETTINGS = [

@@ -13,11 +13,12 @@ from unittest import mock
 
 import pytest
 import torch
+from journals import Journal
 
+from tuner.core.events import Report
 from tuner.errors import RequestError
 from tuner.record import results
-from tuner.record.journal import Journal
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import TrialRecord
 from tuner.record.saved_experiment import save_experiment
 from tuner.record.storage import made, trial_files
 from tuner.spec.experiment import Experiment

@@ -5,12 +5,11 @@ import json
 import math
 
 import pytest
+from journals import Journal, read
 from killing import cut
 from ray import tune
 
 from tuner.errors import RequestError
-from tuner.record.journal import Journal
-from tuner.record.reading import read
 from tuner.record.saved_experiment import save_experiment
 from tuner.space import Space
 from tuner.spec.constraints import aim_of

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 from asking import request_of
+from journals import scan
 from killing import SPACES, killed_at
 
 from tuner import run
 from tuner.errors import RequestError
-from tuner.record.reading import scan
 from tuner.record.results import load
 from tuner.tuning import session
 from tuner.tuning.resume.loading import journaled_events

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import asking
 import pytest
+from journals import typed
 
-from tuner.record.records import Report, TrialRecord
+from tuner.core.events import Report
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import command
 from tuner.spec.experiment import Experiment
@@ -70,9 +72,9 @@ def test_a_resume_says_that_its_budget_is_used_up_or_below_one_trial(tmp_path):
             "earlier sessions have used up",
         ),
     ):
-        lines = console.heading(replace(request, history=history))
+        lines = console.heading(replace(request, history=typed(history)))
         assert any(line.startswith(f"NOTE: {note}") for line in lines), lines
-    assert any("is used up" in line for line in console.plan(replace(request, history=history)))
+    assert any("is used up" in line for line in console.plan(replace(request, history=typed(history))))
 
 
 @pytest.mark.parametrize(("searcher", "share"), [("random", "up to half of its random"), ("refine", "no other")])
@@ -94,7 +96,7 @@ def test_a_resumed_search_names_the_rungs_that_a_trial_has_placed():
     experiment = Experiment(scheduler="asha", max_epochs=1000, grace_period=40, auto_grace=True)
     request = Request(experiment, script, {}, [], None, "")
     assert "after epochs 40, 80, 160, 320, 640 (until a trial ends by itself: its length" in console.schedule(request)
-    assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=[learned]))
+    assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=typed([learned])))
 
 
 def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():

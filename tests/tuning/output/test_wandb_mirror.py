@@ -7,9 +7,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from journals import Journal
 from wandb.errors import UsageError
 
-from tuner.record.journal import Journal
 from tuner.record.saved_experiment import save_experiment
 from tuner.spec.experiment import Experiment
 from tuner.tuning.output.wandb_mirror import main, wait_for, wandb_mode

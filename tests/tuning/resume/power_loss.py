@@ -33,9 +33,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from journals import read
 from killing import COMMAND, ONE_AT_A_TIME, SPACES, assert_same, decided, is_acted_upon, left_of, num_lines, start
-
-from tuner.record.reading import read
 
 FICLONE = 0x40049409
 TASK, FUNCTION = str(SPACES / "tiny.py:slow"), str(SPACES / "saving.py")

@@ -9,12 +9,12 @@ import shutil
 from collections import Counter
 
 import pytest
+from journals import read
 from killing import cut, repeated_and_lost
 from tiers import further
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
 from tuner.errors import RequestError
-from tuner.record.reading import read
 from tuner.tuning.searchers import forest
 from tuner.tuning.searchers.named import SeededSearcher
 

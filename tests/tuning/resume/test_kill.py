@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from journals import read
 from killing import (
     COMMAND,
     ONE_AT_A_TIME,
@@ -23,7 +24,6 @@ from killing import (
 )
 from tiers import further
 
-from tuner.record.reading import read
 from tuner.record.results import load
 
 pytestmark = pytest.mark.timeout(900)  # several searches each

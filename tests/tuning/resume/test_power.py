@@ -19,6 +19,7 @@ from unittest import mock
 
 import pytest
 import ray
+from journals import read
 from killing import COMMAND, SPACES, assert_same, repeated_and_lost
 from power import SHARES, Chance, tree, watched, write_image
 from ray.tune import Checkpoint
@@ -33,7 +34,6 @@ from tuner.engine.controller import changes
 from tuner.engine.workers.reports import persisted
 from tuner.errors import RequestError
 from tuner.record import clock
-from tuner.record.reading import read
 from tuner.record.results import Following, load
 from tuner.record.storage.files import sync, write_atomically
 from tuner.tuning.answer import result

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 from by_hand import Search
+from journals import read
 
 from tuner.errors import RequestError
-from tuner.record.reading import read
 
 
 def event(name, trial=None, /, **fields):

@@ -6,13 +6,13 @@ The resumed trials of the first test train in worker processes, all others in th
 import shutil
 
 import pytest
+from journals import read
 from killing import SPACES, assert_same, cut, outcome_of
 from ray.tune import CheckpointConfig
 from tiers import further
 from workerless import in_this_process
 
 from tuner import run
-from tuner.record.reading import read
 from tuner.record.results import load
 
 ONE_AT_A_TIME = ["--max-concurrent-trials", "1", "--cpus-per-trial", "2"]

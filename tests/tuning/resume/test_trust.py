@@ -18,12 +18,12 @@ from killing import SPACES
 
 import tuner.tuning.driver  # noqa: F401  (first: it sets what ray reads when it is imported)
 from tuner import audit, run, train
+from tuner.core.events import Report
 from tuner.engine.controller.changes import NoAnalysis
 from tuner.errors import RequestError
 from tuner.record.checkpoints import within
 from tuner.record.data_folders import remember
 from tuner.record.format import FORMAT
-from tuner.record.records import Report
 from tuner.record.results import load
 from tuner.record.saved_experiment import load_experiment, save_experiment
 from tuner.record.storage.lock import only_driver

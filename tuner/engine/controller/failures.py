@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tuner.core.events import Event
+from tuner.core.events import Event, TrialFailed
 from tuner.errors.gate import clean, text_of
 from tuner.errors.users_code import TRIAL_PREFIX, outside_trial, place_in
 from tuner.spec.command import QUOTED
@@ -47,8 +47,8 @@ class Retries:
     def __init__(self, max_failures: int, history: Iterable[Event] = (), here: bool = False) -> None:
         self._killed_before = oom_kills() if here else None
         self._most = {"worker_lost": max_failures, "cuda": 1}
-        failed = [event for event in history if event["event"] == "trial_failed"]
-        self._used = Counter((e["trial"], e["kind"]) for e in failed if e["will_retry"])
+        failed = [event for event in history if isinstance(event, TrialFailed)]
+        self._used = Counter((event.trial, event.kind) for event in failed if event.will_retry)
 
     def judge(self, trial_id: str, error: Exception, from_epoch: int) -> Failure:
         """Classifies an error, and uses up a retry if one is left; `from_epoch` is the last checkpoint's, 0 = none."""

@@ -13,12 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tuner.core.events import Report
 from tuner.errors import RequestError, blamed, say
 from tuner.errors.gate import fingerprint
 from tuner.record.checkpoints import load_state
 from tuner.record.format import FIELD, check_format
 from tuner.record.lines import from_words, strict
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.checksums import changed
 from tuner.record.storage.files import json_in

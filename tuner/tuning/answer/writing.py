@@ -18,14 +18,14 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tuner.core.events import ENDED
+from tuner.core.events import ENDED, Report
 from tuner.engine.workers.own_folder import scratch_folder
 from tuner.errors import blamed
 from tuner.errors.output import bounded_output
 from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, load_state, within
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.lines import strict, with_words
-from tuner.record.records import Report, TrialRecord
+from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.checksums import CheckedCopies, changed
 from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folder, tidy, write_atomically

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tuner.errors import RequestError
-from tuner.record.lines import text_of
+from tuner.record.lines import json_of
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord, load, load_named
 from tuner.record.saved_experiment import FILE, UNREADABLE, latest_experiment
@@ -95,7 +95,7 @@ def past_of(experiment: Experiment, space: Space) -> dict[str, Any]:
     if len(first) > (most := max(experiment.most_samples, num_settings(experiment, space))):
         sources[-1]["note"] += f"; of all these settings, --num-samples {experiment.num_samples} runs the first {most}"
     past = {"params": list(columns), "sources": sources}
-    if len(text_of(past)) > MOST_BYTES // 2:
+    if len(json_of(past)) > MOST_BYTES // 2:
         what = f"{counted(len(sources), 'source')} with more than {MOST_BYTES // 2:,} bytes of settings"
         raise RequestError(f"--start-from: {what}, which the journal cannot keep; give fewer or smaller ones")
     return past

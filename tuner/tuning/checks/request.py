@@ -72,7 +72,7 @@ def checked(call: SearchCall, resumed: Resumed | None, here: bool = True) -> Req
     check_searcher(experiment, space)
     _check_writable(local_root(experiment.results))
     resources = resources_of(experiment, [local_cluster()]) if here and not experiment.address else None
-    past = first_start(history).get("past", {}) if history else past_of(experiment, space)
+    past = past_of(experiment, space) if not history else (first := first_start(history)) and first.past or {}
     return Request(
         experiment, loaded_space, facts, history, resources, wandb_mode(experiment.wandb), past=past, trusted=call.trust
     )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tuner.core.events import GraceLearned, LengthLearned, SchedulerChanged
 from tuner.core.state import State
 from tuner.engine.workers.surroundings import ABOVE, INSIDE, IS_EXPERIMENT, surroundings_of
 from tuner.record.texts import counted, setting
@@ -234,7 +235,7 @@ def heading(request: Request) -> list[str]:
     if request.wandb_mode == "offline" and e.wandb == "auto":
         lines += ["W&B: offline, as there is no API key (`wandb login` stores one; --wandb disabled turns W&B off)"]
     if history:
-        lines += [f"NOTE: {event['reason']}" for event in history if event["event"] == "scheduler_changed"][:1]
+        lines += [f"NOTE: {event.reason}" for event in history if isinstance(event, SchedulerChanged)][:1]
     return lines
 
 
@@ -277,8 +278,9 @@ def schedule(request: Request) -> str:
     most = counted(e.max_epochs, "epoch")
     trains = f"every trial trains {'at most ' if space.train else ''}{most}"
     if e.scheduler in ("asha", "asha-promotion"):
-        told = [event for event in request.history if event["event"] in ("length_learned", "grace_learned")]
-        length, grace = (max((each.get(name, 0) for each in told), default=0) for name in ("epochs", "grace_period"))
+        told = [event for event in request.history if isinstance(event, LengthLearned | GraceLearned)]
+        length = max((each.epochs for each in told if isinstance(each, LengthLearned)), default=0)
+        grace = max((each.grace_period for each in told if isinstance(each, GraceLearned)), default=0)
         rules = at_length(e, length, grace)
         rungs = rules.rungs_before_end()
         if not rungs:

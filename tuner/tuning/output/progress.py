@@ -19,7 +19,7 @@ from typing import Any
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
-from tuner.core.events import ENDED
+from tuner.core.events import ENDED, TrialFailed
 from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say, write
@@ -85,7 +85,7 @@ class ProgressTable(CLIReporter):
         shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
         self._header = list(map(cell, shown))
         self._said: dict[str, str] = {}  # likeness of a printed error -> the first trial with it
-        tracker.on_retry = lambda trial_id: self._print_above(retry_line(trial_id, tracker))
+        tracker.on_retry = lambda failure: self._print_above(retry_line(failure, tracker))
         tracker.on_notice = lambda text: self._print_above(f"NOTE: {text}")
         if budget and not budget.too_long():  # else the heading has said it
             budget.on_notice = tracker.on_notice
@@ -294,8 +294,7 @@ def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> s
     return f"trial {trial_id} {trial.status} after epoch {trial.furthest}{value}"
 
 
-def retry_line(trial_id: str, tracker: Tracker) -> str:
-    trial = tracker.state.trials[trial_id]
-    after = trial.failure.get("from_epoch", 0)
+def retry_line(failure: TrialFailed, tracker: Tracker) -> str:
+    epoch, after = tracker.state.trials[failure.trial].furthest + 1, failure.from_epoch
     again = f"continues it after epoch {after}" if after else "starts it again, as it saved no checkpoint"
-    return f"trial {trial_id} failed in epoch {trial.furthest + 1}: {trial.failure['error']}; another worker {again}"
+    return f"trial {failure.trial} failed in epoch {epoch}: {failure.error}; another worker {again}"

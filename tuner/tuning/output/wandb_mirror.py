@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from tuner.core.events import BEGINNINGS, Event
+from tuner.core.events import Beginning, Decision, Event, Report, TrialEnded, TrialFailed, TrialStarted, TrialSuggested
 from tuner.errors import RequestError, say
 from tuner.errors.output import in_notebook
 from tuner.record.reading import follow, read
@@ -119,35 +119,34 @@ class Mirror:
         return wandb
 
     def handle(self, event: Event) -> None:
-        trial, kind = event.get("trial", ""), event["event"]
-        if kind == "trial_started":
-            config = event["config"]  # the latest, after a copy by pbt
-            names = column_names(config, CONFIRMS, PARAMETER)
-            own = {names[name]: value for name, value in config.items()}
-            self._configs[trial] = self._configs.get(trial, {}) | own
-            if trial in self._runs:
-                self._runs[trial].config.update(self._configs[trial], allow_val_change=True)
-        elif kind == "trial_suggested" and "confirms" in event:
-            self._configs[trial] = dict(zip(CONFIRMS, (event["confirms"], event["seed"]), strict=True))
-        elif kind == "report":
-            run, names = self._run(trial), column_names(event["metrics"], OURS, METRIC)
-            # W&B drops what is logged for an earlier step. After a restart, or a copy of an earlier state, a trial
-            # reports epochs again: its steps then go on, and EPOCH is the axis of all figures.
-            step = max(event["epoch"], self._steps[trial])
-            self._steps[trial] = step + 1
-            metrics = {names[name]: value for name, value in event["metrics"].items()}
-            run.log({EPOCH: event["epoch"], **metrics}, step=step)
-        elif kind == "decision" and event["action"] != "continue" and trial in self._runs:
-            summary = {name: event[key] for name, key in DECIDED.items() if event[key] is not None}
-            self._runs[trial].summary.update(summary)
-        elif kind == "trial_failed":
-            self._run(trial).summary.update({"error": event["error"], "error_kind": event["kind"]})
-        elif kind == "trial_ended":
-            run = self._run(trial)
-            run.summary.update({"status": event["status"], "reason": event["reason"]})
-            run.tags = (*(run.tags or ()), event["status"])
-            run.finish(exit_code=1 if event["status"] == "failed" else 0)
-            del self._runs[trial]
+        match event:
+            case TrialStarted(config=config, trial=trial):  # the latest, after a copy by pbt
+                names = column_names(config, CONFIRMS, PARAMETER)
+                own = {names[name]: value for name, value in config.items()}
+                self._configs[trial] = self._configs.get(trial, {}) | own
+                if trial in self._runs:
+                    self._runs[trial].config.update(self._configs[trial], allow_val_change=True)
+            case TrialSuggested(trial=trial) if event.confirms is not None:
+                self._configs[trial] = dict(zip(CONFIRMS, (event.confirms, event.seed), strict=True))
+            case Report(trial=trial, epoch=epoch):
+                run, names = self._run(trial), column_names(event.metrics, OURS, METRIC)
+                # W&B drops what is logged for an earlier step. After a restart, or a copy of an earlier state, a trial
+                # reports epochs again: its steps then go on, and EPOCH is the axis of all figures.
+                step = max(epoch, self._steps[trial])
+                self._steps[trial] = step + 1
+                metrics = {names[name]: value for name, value in event.metrics.items()}
+                run.log({EPOCH: epoch, **metrics}, step=step)
+            case Decision(trial=trial) if event.action != "continue" and trial in self._runs:
+                found = {name: getattr(event, key) for name, key in DECIDED.items()}
+                self._runs[trial].summary.update({name: each for name, each in found.items() if each is not None})
+            case TrialFailed():
+                self._run(event.trial).summary.update({"error": event.error, "error_kind": event.kind})
+            case TrialEnded(trial=trial):
+                run = self._run(trial)
+                run.summary.update({"status": event.status, "reason": event.reason})
+                run.tags = (*(run.tags or ()), event.status)
+                run.finish(exit_code=1 if event.status == "failed" else 0)
+                del self._runs[trial]
 
     def close(self) -> None:
         """Finishes the W&B runs of trials that have not ended; a resumed search continues these runs."""
@@ -196,7 +195,7 @@ def main(argv: list[str]) -> int:
         say(f"tuner: error: {error}", to=sys.stderr)
         return 2
     mirror = Mirror(experiment, folder, args.mode)
-    begun = [i for i, e in enumerate(events) if e["event"] in BEGINNINGS]
+    begun = [i for i, e in enumerate(events) if isinstance(e, Beginning)]
     first = 0 if args.all else max(begun, default=0)
 
     def gone() -> bool:

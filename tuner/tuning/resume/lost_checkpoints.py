@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import cast
 
-from tuner.core.events import ENDED, Event
+from tuner.core.events import ENDED, Decision, Event, Report, TrialEnded
 from tuner.record.checkpoints import damage, within
 
 logger = logging.getLogger(__name__)
@@ -19,10 +20,10 @@ def with_checkpoints(folder: Path, history: list[Event], *, is_task: bool) -> li
     the state that a trial has copied.
     """
     while (lost := _first_lost(folder, history, is_task)) is not None:
-        event = history[lost]
+        report = cast("Report", history[lost])
         logger.warning(
             "%s, which trial %s needs, is gone or damaged: the search continues from the %d events before its report; "
-            "a copy of the whole journal is kept", folder / event["checkpoint"], event["trial"], lost,
+            "a copy of the whole journal is kept", folder / str(report.checkpoint), report.trial, lost,
         )  # fmt: skip
         history = history[:lost]
     return history
@@ -31,14 +32,14 @@ def with_checkpoints(folder: Path, history: list[Event], *, is_task: bool) -> li
 def _first_lost(folder: Path, history: list[Event], is_task: bool) -> int | None:
     """Returns the index of the first report whose checkpoint is needed and lost; None if there is none."""
     needed: dict[str, int] = {}  # unfinished trial -> index of the report whose checkpoint it would continue from
+    paths: dict[int, str] = {}
     for number, event in enumerate(history):
-        trial = event.get("trial", "")
-        if event["event"] == "report" and "checkpoint" in event:
-            needed[trial] = number
-        elif event["event"] == "decision" and event.get("copied") in needed:
-            needed[trial] = needed[event["copied"]]
-        elif event["event"] == "trial_ended" and event["status"] in ENDED:
-            needed.pop(trial, None)
-    places = {number: within(folder, history[number]["checkpoint"]) for number in needed.values()}
+        if isinstance(event, Report) and event.checkpoint:
+            needed[event.trial], paths[number] = number, event.checkpoint
+        elif isinstance(event, Decision) and event.copied in needed:
+            needed[event.trial] = needed[event.copied]
+        elif isinstance(event, TrialEnded) and event.status in ENDED:
+            needed.pop(event.trial, None)
+    places = {number: within(folder, paths[number]) for number in needed.values()}
     lost = (number for number, path in places.items() if not path.is_dir() or damage(path, plain=is_task))
     return min(lost, default=None)

@@ -17,7 +17,19 @@ from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
-from tuner.core.events import Event
+from tuner.core.events import (
+    Beginning,
+    Decision,
+    Event,
+    LengthLearned,
+    Report,
+    TrialEnded,
+    TrialFailed,
+    TrialStarted,
+    TrialSuggested,
+    kind_of,
+    trial_of,
+)
 from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.trials import (
     ReplayController,
@@ -27,7 +39,7 @@ from tuner.engine.controller.trials import (
 )
 from tuner.errors import RequestError, say
 from tuner.record.checkpoints import damage, within
-from tuner.record.journal import Journal
+from tuner.record.journal import Journal, key_of
 from tuner.record.report_keys import EPOCH, FINAL
 from tuner.record.texts import counted
 from tuner.spec.experiment import Experiment
@@ -67,22 +79,22 @@ class Replay(ReplayController):
         self._extended: set[str] = set()  # trials that had ended and that a resume continues, until they start again
         self._started: dict[str, None] = {}  # trials that have a worker, in the order in which they got it
         self._actions = recorded_actions(history)
-        self._last_start = {e["trial"]: n for n, e in enumerate(history) if e["event"] == "trial_started"}
+        self._last_start = {e.trial: n for n, e in enumerate(history) if isinstance(e, TrialStarted)}
 
     def run(self) -> list[Trial]:
         """Replays the history; returns all trials in the order in which Ray had them before.
 
         The journal gets no event twice: it gets only the events that a crash cut off after the last report.
         """
-        last = max((n for n, event in enumerate(self._history) if event["event"] == "report"), default=0)
+        last = max((n for n, event in enumerate(self._history) if isinstance(event, Report)), default=0)
         self._journal.repeated = None
         try:
             for number, event in enumerate(self._history):
                 if number == last:
                     # An interrupted trial may have a decision to stop; the replay then adds its real end.
-                    rest = [e for e in self._history[number:] if e.get("status") != "interrupted"]
-                    self._journal.repeated = Counter((e["event"], e.get("trial"), e.get("epoch")) for e in rest)
-                step = getattr(self, f"_on_{event['event']}", None)
+                    rest = [e for e in self._history[number:] if getattr(e, "status", "") != "interrupted"]
+                    self._journal.repeated = Counter(map(key_of, rest))
+                step = getattr(self, f"_on_{kind_of(event)}", None)
                 if step is not None:
                     try:
                         step(number, event)
@@ -90,8 +102,8 @@ class Replay(ReplayController):
                         raise self._senseless(number, error) from error
         finally:
             self._journal.repeated, self._scheduler.repeats = Counter(), False
-        reports = (event for event in self._history if event["event"] == "report")
-        self._scheduler.any_usable = any(self._scheduler.value_of(report["metrics"]) is not None for report in reports)
+        reports = (event for event in self._history if isinstance(event, Report))
+        self._scheduler.any_usable = any(self._scheduler.value_of(report.metrics) is not None for report in reports)
         num_again = self._start_session(len(self._history), self._experiment.max_epochs, self._sha256)
         self._scheduler.run_first = [self.trials[trial_id] for trial_id in self._started]
         for trial in self.get_trials():
@@ -105,7 +117,7 @@ class Replay(ReplayController):
     def _senseless(self, number: int, error: Exception) -> RequestError:
         """The error for a whole line that cannot follow the lines before it, such as a report of an unknown trial."""
         event, journal = self._history[number], self._experiment.folder / "journal.jsonl"
-        what = f"{event['event']} of trial {event['trial']}" if "trial" in event else event["event"]
+        what = kind_of(event) if (trial := trial_of(event)) is None else f"{kind_of(event)} of trial {trial}"
         why = f"cannot follow the lines before it ({type(error).__name__}: {error})"
         advice = "restore the journal from a copy, or start anew with --name"
         return RequestError(f"{journal}, line {number + 1}: {what} {why}; {advice}")
@@ -145,37 +157,36 @@ class Replay(ReplayController):
 
     # One method for each kind of event that changes the state
 
-    def _on_experiment_resumed(self, number: int, event: Event) -> None:
-        max_epochs = event.get("max_epochs", self._scheduler.max_epochs)
-        self._start_session(number, max_epochs, event.get("space_sha256", ""))
+    def _on_experiment_resumed(self, number: int, event: Beginning) -> None:
+        max_epochs = self._scheduler.max_epochs if event.max_epochs is None else event.max_epochs
+        self._start_session(number, max_epochs, event.space_sha256)
 
     _on_experiment_started = _on_experiment_resumed
 
-    def _on_trial_suggested(self, number: int, event: Event) -> None:
-        recorded = event["trial"], event["config"]
-        original = event.get("confirms")
+    def _on_trial_suggested(self, number: int, event: TrialSuggested) -> None:
+        recorded, original = (event.trial, event.config), event.confirms
         trial = self._proposals.repeat(*recorded, original) if original else self._proposals.again(*recorded)
         self.trials[trial.trial_id] = trial
         self._scheduler.on_trial_add(self, trial)
 
-    def _on_trial_started(self, number: int, event: Event) -> None:
-        trial = self.trials[event["trial"]]
+    def _on_trial_started(self, number: int, event: TrialStarted) -> None:
+        trial = self.trials[event.trial]
         trial.set_status(Trial.RUNNING)
         self._started[trial.trial_id] = None
         self._extended.discard(trial.trial_id)
 
-    def _on_report(self, number: int, event: Event) -> None:
+    def _on_report(self, number: int, event: Report) -> None:
         """Repeats a report to scheduler and searcher; the recorded action takes precedence over the scheduler's."""
-        trial = self.trials[event["trial"]]
+        trial = self.trials[event.trial]
         trial.set_status(Trial.RUNNING)
         self._remember_checkpoint(trial, event)
         if self._experiment.scheduler == "pbt":  # pbt copies checkpoints between trials, in a replay, too
             self._register_checkpoints(trial)
-        result = {**event["metrics"], EPOCH: event["epoch"], "trial_id": trial.trial_id}
-        if event.get("final") is True:
+        result = {**event.metrics, EPOCH: event.epoch, "trial_id": trial.trial_id}
+        if event.final is True:
             result[FINAL] = True
-        if "checkpoint" in event:
-            result["checkpoint_dir_name"] = Path(event["checkpoint"]).name
+        if event.checkpoint:
+            result["checkpoint_dir_name"] = Path(event.checkpoint).name
         self._scheduler.repeats = self._actions[number] is not None
         decided = self._scheduler.on_trial_result(self, trial, result)
         if decided != TrialScheduler.STOP:
@@ -189,38 +200,38 @@ class Replay(ReplayController):
             trial.set_status(Trial.PAUSED)
             self._started.pop(trial.trial_id, None)
 
-    def _on_decision(self, number: int, event: Event) -> None:
-        trial = self.trials[event["trial"]]
-        if trial.status == Trial.PAUSED and event.get("budget") is True:
-            (self._scheduler.finish if event["action"] == "continue" else self._scheduler.hold)(self, trial)
-        elif trial.status == Trial.PAUSED and event["action"] in ("stop", "continue"):
+    def _on_decision(self, number: int, event: Decision) -> None:
+        trial = self.trials[event.trial]
+        if trial.status == Trial.PAUSED and event.budget is True:
+            (self._scheduler.finish if event.action == "continue" else self._scheduler.hold)(self, trial)
+        elif trial.status == Trial.PAUSED and event.action in ("stop", "continue"):
             self._scheduler.repeat_idle(self, trial)  # the rule may have decided when only waiting trials were left
 
-    def _on_length_learned(self, number: int, event: Event) -> None:
-        self._scheduler.learn_length(self, event["trial"], event["epochs"])
+    def _on_length_learned(self, number: int, event: LengthLearned) -> None:
+        self._scheduler.learn_length(self, event.trial, event.epochs)
 
-    def _on_trial_failed(self, number: int, event: Event) -> None:
-        trial = self.trials[event["trial"]]
-        if event["will_retry"]:
+    def _on_trial_failed(self, number: int, event: TrialFailed) -> None:
+        trial = self.trials[event.trial]
+        if event.will_retry:
             # Neither the rule, PBT nor the searcher learns of a retry. Ray moves the trial to the end of its list.
             trial.set_status(Trial.PENDING)
             self.trials[trial.trial_id] = self.trials.pop(trial.trial_id)
             return
-        self._failed[trial.trial_id] = event.get("kind", "")
-        self._scheduler.on_failure(self, trial, Failure(event.get("kind", ""), event["error"], will_retry=False))
+        self._failed[trial.trial_id] = event.kind
+        self._scheduler.on_failure(self, trial, Failure(event.kind, event.error, will_retry=False))
         self._proposals.on_trial_complete(trial.trial_id, error=True)
         self._set_ended(trial, Trial.ERROR)
 
-    def _on_trial_ended(self, number: int, event: Event) -> None:
-        trial = self.trials[event["trial"]]
-        if event["status"] == "failed":  # without a `trial_failed` event, its report was refused
+    def _on_trial_ended(self, number: int, event: TrialEnded) -> None:
+        trial = self.trials[event.trial]
+        if event.status == "failed":  # without a `trial_failed` event, its report was refused
             self._failed.setdefault(trial.trial_id, "user")
-        if event["status"] == "interrupted":
+        if event.status == "interrupted":
             if trial.status == Trial.RUNNING and trial.trial_id not in self._stopped:
                 trial.set_status(Trial.PENDING)
         elif not trial.is_finished() and trial.trial_id not in self._extended:
             # Otherwise this replay has already ended the trial, and may have continued it.
-            self._scheduler.ends.setdefault(trial.trial_id, TrialEnd(event["status"], event["reason"]))
+            self._scheduler.ends.setdefault(trial.trial_id, TrialEnd(event.status, event.reason))
             self._end(trial)
 
     def _end(self, trial: Trial) -> None:
@@ -253,7 +264,7 @@ class Replay(ReplayController):
                 logger.warning("trial %s stays at %d epochs: it has no checkpoint to continue from", trial_id, before)
         code, self._code = self._code, sha256
         has_changed = code and sha256 and code != sha256
-        stopped = number > 0 and self._history[number - 1].get("state") == "failed"
+        stopped = number > 0 and getattr(self._history[number - 1], "state", "") == "failed"
         own = ("user", "oom") if has_changed else ()  # failures that other code may not have
         again = [trial_id for trial_id, kind in self._failed.items() if stopped or kind in own]
         for trial_id in again:
@@ -266,24 +277,24 @@ class Replay(ReplayController):
         self.trials[trial_id].set_status(Trial.PENDING)
         self._scheduler.on_trial_add(self, self.trials[trial_id])
 
-    def _remember_checkpoint(self, trial: Trial, report: Event) -> None:
+    def _remember_checkpoint(self, trial: Trial, report: Report) -> None:
         """Keeps the checkpoint that a journaled report names, for `_register_checkpoints`."""
-        if "checkpoint" not in report:
+        if not report.checkpoint:
             return
         aim = self._experiment.aim
         before, at, point = self._best.get(trial.trial_id, (math.inf, 0, None))
-        improved, best = aim.improved(before, report["metrics"])
+        improved, best = aim.improved(before, report.metrics)
         # Or the trial repeated its best epoch.
-        improved |= report["epoch"] == at and aim.point(report["metrics"]) == point is not None
+        improved |= report.epoch == at and aim.point(report.metrics) == point is not None
         if improved:
-            self._best[trial.trial_id] = best, report["epoch"], aim.point(report["metrics"])
+            self._best[trial.trial_id] = best, report.epoch, aim.point(report.metrics)
         try:
-            path = within(self._experiment.folder, report["checkpoint"])
+            path = within(self._experiment.folder, report.checkpoint)
         except RequestError as error:
             logger.warning("trial %s: %s", trial.trial_id, error)
             return
         # Ray reads `improved` to decide which checkpoints to keep; a worker counts epochs from `training_iteration`.
-        metrics = {**report["metrics"], EPOCH: report["epoch"], "improved": report["epoch"] if improved else 0}
+        metrics = {**report.metrics, EPOCH: report.epoch, "improved": report.epoch if improved else 0}
         count_checkpoints_from(trial, int(path.name.rpartition("_")[2]))
         self._saved.setdefault(trial.trial_id, []).append((path, metrics))
 
@@ -327,11 +338,11 @@ def recorded_actions(history: list[Event]) -> dict[int, str | None]:
     actions: dict[int, str | None] = {}
     open_reports: dict[str, int] = {}
     for number, event in enumerate(history):
-        if event["event"] == "report":
-            open_reports[event["trial"]] = number
+        if isinstance(event, Report):
+            open_reports[event.trial] = number
             actions[number] = "continue"
-        elif event["event"] == "decision" and event["trial"] in open_reports:
-            actions[open_reports.pop(event["trial"])] = event["action"]
+        elif isinstance(event, Decision) and event.trial in open_reports:
+            actions[open_reports.pop(event.trial)] = event.action
     if actions and max(actions) in open_reports.values():
         actions[max(actions)] = None
     return actions

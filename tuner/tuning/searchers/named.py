@@ -141,7 +141,7 @@ def build_searcher(
 
 def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:
     """Returns how many trials the search's first session had at most; without a history, those of the experiment."""
-    number = first_start(history).get("num_samples")
+    number = (first := first_start(history)) and first.num_samples
     return (number or MOST_SAMPLES) if type(number) is int and number >= 0 else experiment.most_samples
 
 

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import islice, pairwise
 
+from tuner.core.events import Report
 from tuner.errors import RequestError, nearest
-from tuner.record.records import Report, TrialRecord, finite
+from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungSummary
 from tuner.record.texts import counted

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tuner.record.records import Decision, Report, TrialRecord, finite, kept
+from tuner.core.events import Decision, Report
+from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.views.figures import plot
