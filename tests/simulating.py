@@ -23,7 +23,7 @@ from types import SimpleNamespace
 
 import pytest
 import ray
-from journals import Journal, read
+from journals import read
 from ray.exceptions import RayActorError, RayTaskError
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.logger import LoggerCallback
@@ -34,6 +34,7 @@ from tuner.engine.controller.changes import Controller
 from tuner.engine.local.process_state import process_state
 from tuner.errors import RequestError
 from tuner.record import clock
+from tuner.record.journal import Journal
 from tuner.record.report_keys import WAITS
 from tuner.record.storage.lock import only_driver
 from tuner.spec.experiment import Experiment

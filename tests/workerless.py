@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 import torch
-from journals import read, scan
+from journals import read
 from killing import SPACES, cut
 from ray import cloudpickle
 from ray.air.execution._internal.tracked_actor import TrackedActor
@@ -24,6 +24,7 @@ from ray.tune import Checkpoint, CheckpointConfig
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 
 from tuner.engine.local.process_state import process_state
+from tuner.record.reading import scan
 from tuner.spec.experiment import Experiment
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import find_space

@@ -7,6 +7,7 @@ from journals import Journal, lines_of, read, scan
 from killing import SPACES
 
 from tuner import audit, report, run, train
+from tuner.core.events import Report, TrialStarted
 from tuner.errors import RequestError
 from tuner.record.format import FORMAT, OtherFormat
 from tuner.record.results import load
@@ -32,8 +33,8 @@ def folder(tmp_path, monkeypatch):
     facts = facts_of(loaded_space, [])
     journal = open_journal(Request(experiment, loaded_space, facts, [], None, "disabled"))
     setting = {"lr": 0.1, "batch_size": 4, "width": 2}
-    journal.write("trial_started", "00000", config=setting, resources={"CPU": 1.0}, node="n")
-    journal.write("report", "00000", epoch=1, metrics={"loss": 1.0})
+    journal.write(TrialStarted(setting, {"CPU": 1.0}, "n", trial="00000"))
+    journal.write(Report(1, {"loss": 1.0}, trial="00000"))
     journal.close()
     config = config_of(load(folder), load(folder).trials[0], 1, cpus=1, gpus=0, sha256=loaded_space.sha256)
     (folder / "best" / "config.json").write_text(json.dumps(config))

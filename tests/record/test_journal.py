@@ -23,7 +23,7 @@ from tuner.errors import RequestError
 from tuner.errors.gate import fingerprint, plain
 from tuner.record import clock, journal
 from tuner.record.format import FORMAT
-from tuner.record.lines import Chain
+from tuner.record.lines import Chain, document_of
 from tuner.record.reading import Reading
 from tuner.record.storage.files import MOST_BYTES
 
@@ -204,8 +204,8 @@ def test_a_place_without_a_float_is_damage(tmp_path, places):
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
                     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))  # fmt: skip
 def test_a_line_is_read_as_the_standard_library_reads_it(value):
-    event = {"time": 1.5, "event": "e", "given": value}
-    assert same(Chain().event_of(lines_of(event)[:-1]), json.loads(json.dumps(event)))
+    event = {"time": 1.5, "event": "trial_suggested", "trial": "0", "config": {"given": value}}
+    assert same(document_of(Chain().event_of(lines_of(event)[:-1])), json.loads(json.dumps(event)))
 
 
 def test_a_follower_sees_events_as_they_come_and_ends_with_the_search(tmp_path):

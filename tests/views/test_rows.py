@@ -44,8 +44,9 @@ def test_a_trial_has_its_other_metrics_in_its_best_report_and_at_last():
 
 def attempts(*lines):
     """A trial's attempts and costs, by its events, of which each is 10 s after the one before."""
+    started = {"config": {}, "resources": {"CPU": 2}, "node": "n"}
     events = [
-        {"trial": "0", "time": 10.0 * n, "config": {}, "resources": {"CPU": 2}, "node": "n", **line}
+        {"trial": "0", "time": 10.0 * n, **(started if line["event"] == "trial_started" else {}), **line}
         for n, line in enumerate(lines)
     ]
     (one,) = folding(events).records()

@@ -99,7 +99,7 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
     ends = [event for event in events if isinstance(event, TrialEnded)]
     over = all(end.status in ("completed", "failed") for end in ends)
     events.append(ExperimentFinished("finished" if over else "interrupted", time=last))
-    folding = Folding(event._replace(time=min(event.time, last)) for event in events)
+    folding = Folding(event._replace(time=min(event.time, last), order=n) for n, event in enumerate(events, 1))
     trials = folding.records()
     metric, mode = guessed(trials)
     experiment = Experiment(

@@ -92,7 +92,10 @@ def test_a_mode_that_contradicts_the_metric_is_noted_once_before_the_first_trial
 
 
 def test_a_resumed_search_names_the_rungs_that_a_trial_has_placed():
-    script, learned = find_space(str(Path(TINY).with_name("functions.py"))), {"event": "length_learned", "epochs": 8}
+    script, learned = (
+        find_space(str(Path(TINY).with_name("functions.py"))),
+        {"event": "length_learned", "epochs": 8, "rungs": [], "trial": "0"},
+    )
     experiment = Experiment(scheduler="asha", max_epochs=1000, grace_period=40, auto_grace=True)
     request = Request(experiment, script, {}, [], None, "")
     assert "after epochs 40, 80, 160, 320, 640 (until a trial ends by itself: its length" in console.schedule(request)

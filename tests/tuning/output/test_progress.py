@@ -138,7 +138,7 @@ def test_a_last_report_of_the_searched_metric_alone_leaves_the_compared_one_in_t
 
 def test_a_pipe_gets_a_line_for_each_trial_that_ends():
     tracker = following(Experiment())
-    diverged = {"trial": "00003", "epoch": 2, "reason": "loss is nan at epoch 2: the training diverged"}
+    diverged = {"trial": "00003", "reason": "loss is nan at epoch 2: the training diverged"}
     for event in (
         {"event": "report", "trial": "00000", "epoch": 2, "metrics": {"loss": 0.51234}},
         {"event": "trial_ended", "trial": "00000", "status": "pruned", "reason": ""},
@@ -147,7 +147,7 @@ def test_a_pipe_gets_a_line_for_each_trial_that_ends():
         {"event": "decision", "trial": "00002", "epoch": 1, "action": "stop"},
         {"event": "trial_ended", "trial": "00002", "status": "failed", "reason": "the trial reports no 'loss'"},
         {"event": "report", "trial": "00003", "epoch": 2, "metrics": {"loss": math.nan}},
-        {"event": "decision", "action": "stop", **diverged},
+        {"event": "decision", "epoch": 2, "action": "stop", **diverged},
         {"event": "trial_ended", "status": "pruned", **diverged},
     ):
         heard(tracker, event)

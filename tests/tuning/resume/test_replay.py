@@ -128,7 +128,6 @@ def test_the_recorded_action_takes_precedence_over_the_rules(tmp_path, capsys):
         (event("trial_started", 8, resources={}, node=""), "trial_started of trial 00008"),
         (stop(9, 1), "decision of trial 00009"),
         (ended(9, "pruned"), "trial_ended of trial 00009"),
-        (event("trial_suggested", 3), "trial_suggested of trial 00003"),
     ],
 )
 def test_a_whole_line_that_cannot_follow_is_named(tmp_path, line, what):
