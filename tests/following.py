@@ -2,13 +2,12 @@
 
 from journals import complete
 
-from tuner.core.state import State
 from tuner.tuning.tracker import Tracker
 
 
 def following(experiment, history=()):
     """A Tracker of a search in this state."""
-    return Tracker(State(experiment, map(complete, history)), experiment)
+    return Tracker(experiment, map(complete, history))
 
 
 def heard(follower, *events):

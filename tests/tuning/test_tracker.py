@@ -106,9 +106,9 @@ def test_each_session_may_fail_three_times():
     assert tracked(*failed("00003"), *failed("00004"), *failed("00005"), history=history).hopeless()
 
 
-def told(*events):
-    """What a search with these events says at once."""
-    tracker, texts = following(Experiment()), []
+def told(*events, history=()):
+    """What a search with these events says at once; `history` are those of earlier sessions."""
+    tracker, texts = following(Experiment(), history), []
     tracker.on_notice = texts.append
     for event in events:
         heard(tracker, event)
@@ -128,6 +128,8 @@ def test_a_search_whose_first_trials_all_diverge_says_so_once():
     assert told(*eight[:-1]) == []  # seven have ended
     assert told(*trial(8, 0.5), *eight) == []  # one has not diverged
     assert told(*trial(8, status="failed"), *eight) == [text]  # a failed trial says nothing of the values
+    again = [event for number in range(8, 16) for event in trial(number, nan)]
+    assert told(BEGUN, *again, history=[BEGUN, *eight]) == []  # an earlier session has said it
 
 
 def test_a_search_whose_first_trials_all_report_one_value_says_so():

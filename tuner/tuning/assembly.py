@@ -18,7 +18,6 @@ from ray.tune.experiment import Trial
 from ray.tune.logger import JsonLoggerCallback, LoggerCallback, TBXLoggerCallback
 
 from tuner.core.events import ExperimentFinished, TrialEnded, TrialStarted
-from tuner.core.state import State
 from tuner.engine.cluster.nodes import Nodes
 from tuner.engine.cluster.probe import OnPath
 from tuner.engine.controller.changes import Watch, installed
@@ -92,10 +91,10 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
     space = loaded_space.space
     searcher = build_searcher(experiment, space, history, Past(request.past, space))
     num_settings = searcher.num_settings
-    state = State(experiment, history)
+    tracker = Tracker(experiment, history)
+    state = tracker.state
     budget = Budget(experiment, resources, state, num_settings)
     stopper = SearchStopper(budget.over)
-    tracker = Tracker(state, experiment)
     journal.listeners = [state.apply, tracker.hear, budget.hear]
     journal.blocked = stopper.blocked
     here = not experiment.address

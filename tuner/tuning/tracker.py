@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from tuner.core.events import (
     ENDED,
+    Beginning,
     Event,
     GraceLearned,
     LengthLearned,
@@ -29,18 +30,26 @@ ALIKE = 3  # the search stops if the session's first 3 failures are alike and no
 class Tracker:
     """Follows a session through `hear`, which must get each event once; an event takes constant time."""
 
-    def __init__(self, state: State, experiment: Experiment) -> None:
-        self.state = state
+    def __init__(self, experiment: Experiment, history: Iterable[Event] = ()) -> None:
+        self.state = State(experiment)
         self._wanted, self._compared, self._aim = experiment.wanted, experiment.compared, experiment.aim
         self.on_end: Callable[[str], None] = lambda trial_id: None  # called when a trial is pruned, completed or failed
         self.on_retry: Callable[[TrialFailed], None] = lambda failure: None
         self.on_notice: Callable[[str], None] = lambda text: None  # called with a text to print now
-        self._hopeful = state.any_whole  # whether a trial has completed, in any session
+        self._hopeful = False  # whether a trial has completed, in any session
         self._first: list[str] = []  # the first FIRST trials that had reported and ended without failing
         self._values: set[float | None] = set()  # the values reported so far (None = not finite), at most two
         self._names: set[str] = set()  # the metrics of all reports
         self._left_out: set[str] = set()  # the metrics of which a notice has said that they cannot be kept
         self._doubted = False  # whether a notice has said that checkpoints lack state
+        self._begin()
+        for event in history:
+            self.state.apply(event)
+            self.hear(event)
+        self.state.running.clear()  # a killed session has not ended its trials
+        self._begin()
+
+    def _begin(self) -> None:
         # Of this session: start, failed trials, start of the first trial, ended trials, and number of reports.
         self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
@@ -49,7 +58,9 @@ class Tracker:
 
     def hear(self, event: Event) -> None:
         """Takes an event that `state` has applied."""
-        if isinstance(event, SchedulerChanged | LengthLearned | GraceLearned):
+        if isinstance(event, Beginning):
+            self._begin()
+        elif isinstance(event, SchedulerChanged | LengthLearned | GraceLearned):
             self.on_notice(event.reason)
         elif isinstance(event, TrialStarted):
             self.started = self.started or time.monotonic()
@@ -113,9 +124,8 @@ class Tracker:
         if self._hopeful or len(self._failed) != ALIKE:
             return ""
         failed = [self.state.trials[trial_id] for trial_id in self._failed]
-        errors = [
-            trial.failure.error if trial.failure else trial.reason for trial in failed
-        ]  # no failure: its report was refused
+        # Without a failure, its report was refused.
+        errors = [trial.failure.error if trial.failure else trial.reason for trial in failed]
         kinds = {trial.failure.kind if trial.failure else "user" for trial in failed}
         goes_on = max(trial.furthest for trial in self.state.trials.values()) > min(trial.furthest for trial in failed)
         if kinds != {"user"} or len(set(map(likeness, errors))) > 1 or goes_on:
