@@ -26,6 +26,7 @@ from killing import ONE_AT_A_TIME, SPACES, run_killed, run_whole
 from raylets import FAULTS, Search, epochs_lost, figures, raylets
 
 from benchmarks.peers.measure import show
+from tuner.core.events import Report
 from tuner.record.reading import read
 from tuner.record.results import load
 
@@ -97,7 +98,7 @@ def of_workers(name: str, options: list[str], results: Path, every_s: float, see
     at_kill, journal = 0, folder / "journal.jsonl"
     while process.poll() is None:
         time.sleep(stream.uniform(0.5, 1.5) * every_s)
-        reports = sum(event["event"] == "report" for event in read(journal))
+        reports = sum(isinstance(event, Report) for event in read(journal))
         # A slow machine needs longer than `every_s` to start a worker again: without a report between two kills, the
         # search would not end.
         if reports > at_kill and (workers := [pid for pid in killing.left_of(process) if is_worker(pid)]):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import measure
+from tuner.core.events import TrialStarted
 from tuner.record.reading import read
 
 WORKERS = 2
@@ -29,10 +30,8 @@ def tuner_seconds(folder: Path) -> dict[str, float]:
     words += ["--max-concurrent-trials", "1", "--wandb", "disabled"]
     command = [*measure.README_PYTHON, "-m", "tuner.run", *map(str, words)]
     measure.run(command, folder / "log", {"FIRST_STEPS": str(folder)})
-    started = [event for event in read(folder / "search" / "journal.jsonl") if event["event"] == "trial_started"]
-    return {
-        name: float((folder / name).read_text()) - at for at, name in ((e["time"], e["config"]["x"]) for e in started)
-    }
+    started = [event for event in read(folder / "search" / "journal.jsonl") if isinstance(event, TrialStarted)]
+    return {name: float((folder / name).read_text()) - at for at, name in ((e.time, e.config["x"]) for e in started)}
 
 
 def torchtrainer_seconds(folder: Path) -> dict[str, float]:

@@ -70,10 +70,11 @@ def peer(program: str) -> Callable[[Workload, Path], list[str]]:
 
 
 def tuner_reports(results: Path) -> Reports:
+    from tuner.core.events import Report
     from tuner.record.reading import read
 
     events = read(results / "search" / "journal.jsonl")
-    return [(event["time"], event["metrics"]["loss"]) for event in events if event["event"] == "report"]
+    return [(event.time, event.metrics["loss"]) for event in events if isinstance(event, Report)]
 
 
 def ray_reports(results: Path) -> Reports:

@@ -27,6 +27,7 @@ from typing import Any
 from unittest import mock
 
 from benchmarks.peers import measure
+from tuner.core.events import Report
 from tuner.engine.workers.reports import persisted
 from tuner.record.reading import read
 
@@ -121,7 +122,7 @@ def price(repeats: int) -> None:
             words = ["--trials", "400", "--max-epochs", "100", "--text-bytes", "0", "--search", folder]
             command = [*measure.README_PYTHON, "-m", "benchmarks.long_life", *words]
             measure.run(command, Path(folder) / "log", options)
-            reports = [e["time"] for e in read(Path(folder) / "long" / "journal.jsonl") if e["event"] == "report"]
+            reports = [e.time for e in read(Path(folder) / "long" / "journal.jsonl") if isinstance(e, Report)]
             paces.append(len(reports) / (reports[-1] - reports[0]))
             return 100 * float((Path(folder) / "waits").read_text()) / (reports[-1] - reports[0])
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.peers import measure
+from tuner.core.events import kind_of
 from tuner.record.reading import read
 
 SEARCH = "-m tuner.run --space cifar --name search"
@@ -46,7 +47,7 @@ def search(results: Path) -> dict[str, float]:
         raise SystemExit("\n".join(line for _, line in printed))
     first: dict[str, float] = {}
     for event in read(results / "search" / "journal.jsonl"):
-        first.setdefault(event["event"], event["time"] - began)
+        first.setdefault(kind_of(event), event.time - began)
     answer = next(at for at, line in printed if line.startswith(ANSWER))
     return {**first, "answer": answer, "prompt": ended - answer}
 

@@ -23,6 +23,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.peers import measure
+from tuner.core.events import Decision, ExperimentResumed, Report, TrialEnded, TrialFailed, TrialStarted
 from tuner.errors import RequestError
 from tuner.record.reading import read
 
@@ -43,9 +44,9 @@ def trials_s(side: str, num_samples: int, results: Path) -> float:
     if side == "ray":
         return float(json.loads((results / "spans.json").read_text())["trials_s"])
     events = read(results / "instant" / "journal.jsonl")
-    started = [event["time"] for event in events if event["event"] == "trial_started"]
-    ended = [event["time"] for event in events if event["event"] == "trial_ended"]
-    num_reports = sum(event["event"] == "report" for event in events)
+    started = [event.time for event in events if isinstance(event, TrialStarted)]
+    ended = [event.time for event in events if isinstance(event, TrialEnded)]
+    num_reports = sum(isinstance(event, Report) for event in events)
     assert len(ended) == num_samples and num_reports == 10 * num_samples, (len(ended), num_reports)
     return max(ended) - min(started)
 
@@ -78,25 +79,24 @@ def pauses(folder: Path) -> dict[str, list[float]]:
     started: dict[str, float] = {}  # trial that continues -> when it started
     paused, worker = 0.0, None
     for event in read(folder / "journal.jsonl"):
-        kind, time, trial = event["event"], event["time"], event.get("trial", "")
-        if kind in ("experiment_resumed", "trial_failed"):
+        if isinstance(event, ExperimentResumed | TrialFailed):
             paused, worker = 0.0, None
-        elif kind == "trial_started":
-            is_warm, worker = event["pid"] == worker, event["pid"]
+        elif isinstance(event, TrialStarted):
+            is_warm, worker = event.pid == worker, event.pid
             if is_warm and paused:
-                seconds["pause"].append(time - paused)
-            if is_warm and trial in reported:
-                started[trial] = time
+                seconds["pause"].append(event.time - paused)
+            if is_warm and event.trial in reported:
+                started[event.trial] = event.time
             paused = 0.0
-        elif kind == "report":
-            reported.add(trial)
-            if trial in started:
-                if "train_s" not in event["metrics"]:
+        elif isinstance(event, Report):
+            reported.add(event.trial)
+            if event.trial in started:
+                if "train_s" not in event.metrics:
                     raise RequestError(f"{folder}: its reports have no train_s; search a Space(task=...)")
-                epoch_s = event["metrics"]["train_s"] + event["metrics"]["validate_s"]
-                seconds["continuation"].append(time - started.pop(trial) - epoch_s)
-        elif kind == "decision" and event["action"] == "pause":
-            paused = time
+                epoch_s = event.metrics["train_s"] + event.metrics["validate_s"]
+                seconds["continuation"].append(event.time - started.pop(event.trial) - epoch_s)
+        elif isinstance(event, Decision) and event.action == "pause":
+            paused = event.time
     return seconds
 
 
