@@ -24,6 +24,7 @@ from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import LATEST, Experiment, Options, is_uri, local_root
 from tuner.spec.facts import facts_of
+from tuner.spec.methods import SCHEDULERS
 from tuner.spec.resources import resources_of
 from tuner.spec.space import check_unchecked
 from tuner.spec.space_objects import saves_checkpoints
@@ -195,10 +196,9 @@ def _check_comes(experiment: Experiment) -> None:
     if experiment.searcher == "bohb":
         why = "learns from the values at rungs, which a final metric lacks; use forest, optuna or hyperopt"
         raise RequestError(f"--searcher bohb --metric {experiment.wanted.metric}: bohb {why}")
-    if experiment.scheduler != "hyperband":
-        return
     most = experiment.max_epochs
-    if (last := min(last_rungs(most, experiment.reduction_factor))) < most:
+    has_bands = SCHEDULERS[experiment.scheduler].has_bands
+    if has_bands and (last := min(last_rungs(most, experiment.reduction_factor))) < most:
         metric = experiment.wanted.metric
         why = f"brackets of hyperband end at epoch {last}, before a trial's last epoch, which has {metric!r}"
         raise RequestError(f"--max-epochs {most}: {why}; give --max-epochs {last}, or another scheduler")
