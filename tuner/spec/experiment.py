@@ -19,7 +19,7 @@ from typing import Any, Literal
 from tuner.errors import RequestError
 from tuner.spec.constraints import Aim, aim_of, check_aim
 from tuner.spec.domains import literal, nested
-from tuner.spec.methods import NEED_NUMBER, PAIRS, SCHEDULERS, SEARCHERS, SchedulerName, SearcherName
+from tuner.spec.methods import NEED_NUMBER, PAIRS, SCHEDULERS, SEARCHERS
 from tuner.spec.metrics import Goal
 from tuner.spec.option_values import (
     LIMITS,
@@ -65,11 +65,11 @@ class Options:
     may have fewer; random runs this many for each point of tune.grid_search."""
     max_epochs: int = row(10, MOST_USED, bounds=(1, MOST_EPOCHS), on_resume=True, http="always")
     """Maximum epochs (reports) per trial; ASHA's max_t."""
-    searcher: Literal[Auto, SearcherName] = row(  # type: ignore[valid-type]
+    searcher: Literal[Auto, *SEARCHERS] = row(  # type: ignore[valid-type]
         AUTO, SETTINGS, http="start", several=tuple(name for name, row in SEARCHERS.items() if row.several)
     )
     """How to propose settings; auto chooses. refine: half of the trials random, then neighbours of the best trial."""
-    scheduler: Literal[Auto, SchedulerName] = row(  # type: ignore[valid-type]
+    scheduler: Literal[Auto, *SCHEDULERS] = row(  # type: ignore[valid-type]
         AUTO, RULE, http="start", several=tuple(name for name, row in SCHEDULERS.items() if row.several)
     )
     """Which rule stops, pauses and resumes trials; auto chooses by trials, epochs and checkpoints, and says why."""
@@ -318,8 +318,8 @@ class Experiment(Options):
 
     grace_period: int = 1
     reduction_factor: float = 2
-    searcher: SearcherName = "random"
-    scheduler: SchedulerName = "asha"
+    searcher: Literal[*SEARCHERS] = "random"  # type: ignore[valid-type]
+    scheduler: Literal[*SCHEDULERS] = "asha"  # type: ignore[valid-type]
     auto_grace: bool = False
     """Whether --scheduler auto chose the grace period, which shrinks if trials end by themselves before max_epochs."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,6 @@ SCHEDULERS = {
     "fifo": SchedulerRow("rule.Rule", "trains every trial to the end", "{trains}", prunes=False, several=True,
         in_ray=("NoneType", "FIFOScheduler")),
 }  # fmt: skip
-if TYPE_CHECKING:  # mypy cannot read a computed Literal
-    SearcherName = str
-    SchedulerName = str
-else:
-    SearcherName, SchedulerName = Literal[tuple(SEARCHERS)], Literal[tuple(SCHEDULERS)]
 
 
 def _work_together(searcher: SearcherRow, scheduler: str) -> bool:

@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from tuner.core.events import ENDED, RETURNED, TRAINED
 from tuner.errors import RequestError
@@ -26,10 +26,6 @@ from tuner.spec.methods import PAIRS, SCHEDULERS, SEARCHERS
 from tuner.spec.metrics import keeps_last
 
 REPLAYED = tuple(name for name in PAIRS["random"] if not SCHEDULERS[name].changes_settings)  # with any settings
-if TYPE_CHECKING:  # mypy cannot read a computed Literal
-    Replayed = str
-else:
-    Replayed = Literal[REPLAYED]
 MOST_BRACKETS = 8
 MOST_REPORTS = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
 

@@ -24,7 +24,8 @@ def build_searcher(
 ) -> SeededSearcher:
     """Checks and builds the searcher; with a `history`, it plans its random start as in the first session."""
     check_searcher(experiment, space)
-    return _class(experiment)(experiment, space, first_num_samples(experiment, history), past)
+    kind: type[SeededSearcher] = class_of(SEARCHERS[experiment.searcher], __package__)
+    return kind(experiment, space, first_num_samples(experiment, history), past)
 
 
 def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:
@@ -35,14 +36,9 @@ def first_num_samples(experiment: Experiment, history: Sequence[Event]) -> int:
 
 def num_settings(experiment: Experiment, space: Space) -> int:
     """Returns the maximum number of settings that an experiment's searcher proposes."""
-    kind = _class(experiment)
-    kind = SeededSearcher if issubclass(kind, LibrarySearcher) else kind  # the base class imports no library
-    return kind(experiment, space, experiment.most_samples).num_settings
-
-
-def _class(experiment: Experiment) -> type[SeededSearcher]:
     kind: type[SeededSearcher] = class_of(SEARCHERS[experiment.searcher], __package__)
-    return kind
+    own = SeededSearcher if issubclass(kind, LibrarySearcher) else kind  # the base class imports no library
+    return own(experiment, space, experiment.most_samples).num_settings
 
 
 def check_searcher(experiment: Experiment, space: Space) -> None:
