@@ -25,7 +25,12 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.methods import PAIRS, SCHEDULERS, SEARCHERS
 from tuner.spec.metrics import keeps_last
 
-REPLAYED = tuple(name for name in PAIRS["random"] if not SCHEDULERS[name].changes_settings)  # with any settings
+# Scheduler that can be replayed, with any settings -> the options that it uses.
+REPLAYED = {
+    name: [*SCHEDULERS[name].uses, *(["brackets"] if SCHEDULERS[name].has_rungs else [])]
+    for name in PAIRS["random"]
+    if not SCHEDULERS[name].changes_settings
+}
 MOST_BRACKETS = 8
 MOST_REPORTS = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
 
@@ -124,7 +129,7 @@ def _checked_rules(
         words = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", " "), str(error))
         raise RequestError(words) from None
     most, why = 1, "because only asha and asha-promotion have more than one"
-    if SCHEDULERS[scheduler].has_rungs:
+    if "brackets" in REPLAYED[scheduler]:
         most, why = min(len(rules.rungs()), MOST_BRACKETS), "as many as there are rungs"
     most = max(most, own.brackets if scheduler == own.scheduler else 1)
     if not 1 <= brackets <= most:
@@ -208,9 +213,8 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
         recorded, epochs = outcome.epochs_recorded, outcome.epochs
         saved = Range(*(round(100 * (1 - trained / recorded)) for trained in (epochs.most, epochs.least)))
         name = scheduler + (" (the search's own)" if outcome.same else "")
-        uses = SCHEDULERS[scheduler].uses
-        grace_period = period if "grace_period" in uses else None
-        reduction_factor = share if "reduction_factor" in uses else None
+        grace_period = period if "grace_period" in REPLAYED[scheduler] else None
+        reduction_factor = share if "reduction_factor" in REPLAYED[scheduler] else None
         fate = {True: "lost", False: "kept", None: "unknown"}[outcome.best_lost]
         rows.append(AlternativeRow(name, grace_period, reduction_factor, outcome.stopped, epochs, f"{saved} %", fate))
     return rows
