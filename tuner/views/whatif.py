@@ -25,12 +25,9 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.methods import PAIRS, SCHEDULERS, SEARCHERS
 from tuner.spec.metrics import keeps_last
 
-# Scheduler that can be replayed, with any settings -> the options that it uses.
-REPLAYED = {
-    name: [*SCHEDULERS[name].uses, *(["brackets"] if SCHEDULERS[name].has_rungs else [])]
-    for name in PAIRS["random"]
-    if not SCHEDULERS[name].changes_settings
-}
+# Scheduler that can be replayed, whatever proposed the settings -> the options that it uses.
+RULES = {name: SCHEDULERS[name] for name in PAIRS["random"] if not SCHEDULERS[name].changes_settings}
+REPLAYED = {name: [*row.uses, *["brackets"] * row.has_rungs] for name, row in RULES.items()}
 MOST_BRACKETS = 8
 MOST_REPORTS = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
 
