@@ -28,7 +28,7 @@ class SpaceTraits:
     """Properties of a space; the values that replace `auto` depend on them."""
 
     saves_checkpoints: bool  # whether trials save checkpoints, from which paused trials can continue
-    searchers: tuple[str, ...] = ("random",)  # installed ones that can propose every parameter
+    searchers: tuple[str, ...] = ("random",)  # those that can propose every parameter
     grid_points: int = 1  # trials that searcher random runs for each of --num-samples; above 1 with `tune.grid_search`
     grid_size: int | None = None  # number of settings of the searcher grid; None if it cannot propose every parameter
 

@@ -24,7 +24,7 @@ from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import LATEST, Experiment, Options, is_uri, local_root
 from tuner.spec.facts import facts_of
-from tuner.spec.methods import SCHEDULERS
+from tuner.spec.methods import SCHEDULERS, SEARCHERS
 from tuner.spec.resources import resources_of
 from tuner.spec.space import check_unchecked
 from tuner.spec.space_objects import saves_checkpoints
@@ -36,7 +36,7 @@ from tuner.tuning.checks.failed import advice_on
 from tuner.tuning.checks.known import past_of
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.resume.loading import continued
-from tuner.tuning.searchers.named import check_searcher, usable
+from tuner.tuning.searchers.named import check_searcher
 from tuner.tuning.searchers.sampling import grid_size
 
 if TYPE_CHECKING:
@@ -131,9 +131,11 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
         raise RequestError(f"--name {name}: --resume {name} means the newest experiment; give another name")
     space = loaded_space.space
     grids = [domain for _, domain in domains.leaves(space.searched) if domains.is_grid(domain)]
+    kinds = {domains.kind(domain) for _, domain in domains.leaves(space.encoded)}
+    searchers = tuple(name for name, row in SEARCHERS.items() if kinds.isdisjoint(row.refuses))
     traits = SpaceTraits(
         saves_checkpoints=saves_checkpoints(space),
-        searchers=(searchers := usable(space)),
+        searchers=searchers,
         grid_points=math.prod(len(domains.values_of(domain)) for domain in grids),
         grid_size=grid_size(space.searched) if "grid" in searchers else None,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 from collections.abc import Sequence
 
@@ -11,7 +10,7 @@ from tuner.errors import RequestError
 from tuner.record.texts import with_extra
 from tuner.spec import domains, parameters
 from tuner.spec.experiment import Experiment
-from tuner.spec.methods import PAIRS, SEARCHERS, class_of
+from tuner.spec.methods import SEARCHERS, class_of
 from tuner.spec.option_values import MOST_SAMPLES
 from tuner.spec.space import Space
 from tuner.tuning.searchers.libraries import LibrarySearcher
@@ -72,13 +71,3 @@ def check_searcher(experiment: Experiment, space: Space) -> None:
                 f"{' inside a choice' * is_inside}; use --searcher {other}, or declare it as tune.choice or a range, "
                 f"such as tune.uniform"
             )
-
-
-def usable(space: Space) -> tuple[str, ...]:
-    """Returns the searchers that can propose every parameter of a space and whose packages are installed."""
-    names = []
-    for name, schedulers in PAIRS.items():
-        with contextlib.suppress(RequestError):
-            check_searcher(Experiment(searcher=name, scheduler=schedulers[0]), space)
-            names.append(name)
-    return tuple(names)
