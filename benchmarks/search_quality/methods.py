@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
 
 from benchmarks.search_quality import baselines, libraries
 from benchmarks.search_quality.remote import Remote
 from benchmarks.search_quality.simulate import Method, Problem, Search
 from tuner.errors import RequestError
 from tuner.spec.auto import SpaceTraits, choose
-from tuner.spec.experiment import AUTO, Experiment, Options, SchedulerName, SearcherName
+from tuner.spec.experiment import AUTO, Experiment, Options
+from tuner.spec.methods import SCHEDULERS, SEARCHERS
 
 OWN_DEFAULT = "ours:auto+auto"
 OPPONENTS: dict[str, Callable[..., Method]] = {
@@ -67,7 +67,7 @@ def build(name: str, problem: Problem) -> Method:
 def _ours(problem: Problem, pair: str, options: dict[str, float]) -> Method:
     """Builds a search of this project; the pair is `searcher+scheduler`, either may be `auto`."""
     searcher, _, scheduler = pair.partition("+")
-    for name, known in ((searcher, get_args(SearcherName)), (scheduler, get_args(SchedulerName))):
+    for name, known in ((searcher, SEARCHERS), (scheduler, SCHEDULERS)):
         if name not in (AUTO, *known):
             raise RequestError(f"ours:{pair}: {name!r} must be one of {', '.join((AUTO, *known))}; change it")
     requested = Options(

@@ -26,8 +26,8 @@ def test_the_rule_decides_as_rays_does(seed, most, factor, kind):
     """Each decision is that of Ray, at the same report; with values of which many are equal, and in both modes."""
     chance, num, mode = random.Random(seed), 20, ("min", "max")[seed % 2]
     theirs = kind(time_attr="t", metric="m", mode=mode, max_t=most, reduction_factor=factor)
-    experiment = Experiment(scheduler="hyperband", max_epochs=most, reduction_factor=factor, mode=mode)
-    ours = HyperBand(experiment, for_bohb=kind is HyperBandForBOHB)
+    pair = dict(searcher="bohb", scheduler="bohb") if kind is HyperBandForBOHB else dict(scheduler="hyperband")
+    ours = HyperBand(Experiment(**pair, max_epochs=most, reduction_factor=factor, mode=mode))
     trials = [Mock(trial_id=str(n), is_saving=False, status="RUNNING") for n in range(num)]
     controller = Mock()
     controller.get_trials.return_value = trials
@@ -66,7 +66,7 @@ def test_the_rule_decides_as_rays_does(seed, most, factor, kind):
 
 
 def test_a_bracket_for_bohb_is_halved_when_it_is_full_or_nothing_else_is_left():
-    rule = HyperBand(Experiment(scheduler="hyperband", max_epochs=9, reduction_factor=3), for_bohb=True)
+    rule = HyperBand(Experiment(searcher="bohb", scheduler="bohb", max_epochs=9, reduction_factor=3))
     for trial in range(4):  # of 9
         rule.added(trial)
         judged, others = rule.judge(trial, 1, float(trial))

@@ -55,7 +55,7 @@ def test_rules_that_cannot_be_replayed_are_refused_in_the_forms_words(ask):
     cases = {
         "grace_period=9": "grace period 9: must be 1..4, the epochs per trial; change it",
         "grace_period=0": "grace_period 0: must be greater than or equal to 1",
-        "scheduler=pbt": "scheduler pbt: must be 'asha', 'asha-promotion', 'median', 'hyperband' or 'fifo'",
+        "scheduler=pbt": "scheduler pbt: must be 'asha', 'asha-promotion', 'hyperband', 'median' or 'fifo'",
         "brackets=8": "brackets 8: must be 1..3, as many as there are rungs; change it",
         "scheduler=fifo&brackets=2": "must be 1..1, because only asha and asha-promotion have more than one",
         "reduction_factor=1": "reduction_factor 1: must be greater than 1",

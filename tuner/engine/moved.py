@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from ray import tune
 from ray.train.constants import DEFAULT_STORAGE_PATH
@@ -16,33 +16,17 @@ from ray.tune.search.sample import Domain
 from tuner.errors import RequestError
 from tuner.record.report_keys import EPOCH, RAY_KEYS
 from tuner.spec.domains import is_constant, is_grid
-from tuner.spec.experiment import SchedulerName, SearcherName
+from tuner.spec.methods import SCHEDULERS, SEARCHERS, MethodRow
 from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space import Space
 
-# The keys are names of Ray's classes, because importing some of the classes needs other libraries.
-SEARCHERS = {
-    "NoneType": "random",
-    "BasicVariantGenerator": "random",
-    "HyperOptSearch": "hyperopt",
-    "OptunaSearch": "optuna",
-    "TuneBOHB": "bohb",
-}
-SCHEDULERS = {
-    "NoneType": "fifo",
-    "FIFOScheduler": "fifo",
-    "AsyncHyperBandScheduler": "asha",
-    "HyperBandScheduler": "hyperband",
-    "HyperBandForBOHB": "bohb",
-    "MedianStoppingRule": "median",
-    "PopulationBasedTraining": "pbt",
-}
-USED = {  # arguments that the search uses, by scheduler; it also uses the metric and the mode
-    "asha": "max_t grace_period reduction_factor",
-    "hyperband": "max_t reduction_factor",
-    "bohb": "max_t reduction_factor",
-    "median": "grace_period",
-    "pbt": "perturbation_interval hyperparam_mutations",
+IN_RAY = {"max_epochs": "max_t", "mutable": "hyperparam_mutations"}  # option -> Ray's argument, if its name is another
+READ: dict[str, Callable[[Any], Any]] = {  # option -> its value in one of Ray's schedulers
+    "max_epochs": lambda ray: getattr(ray, "_max_t", None) or ray._max_t_attr,
+    "grace_period": lambda ray: max(1, int(getattr(ray, "_grace_period", None) or ray._brackets[0]._rungs[-1][0])),
+    "reduction_factor": lambda ray: getattr(ray, "_reduction_factor", None) or ray._eta,
+    "perturbation_interval": lambda ray: int(ray._perturbation_interval),
+    "mutable": lambda ray: {name: _domain(value) for name, value in ray._hyperparam_mutations.items()},
 }
 GENERATED = re.compile(r"_\d{4}(-\d\d){2}_\d\d(-\d\d){2}$")  # the end of the name that Ray gives to a run without one
 MAX_FAILURES = 1_000_000  # for Ray's -1, which has no limit
@@ -114,8 +98,8 @@ def read_tuner(ray_tuner: tune.Tuner, options: Mapping[str, Any]) -> TunerReques
         **{name: own.pop(name) for name in ("grace_period", "reduction_factor", "mutable") if name in own},
     )
     own |= _resources(parts.trainable, parts.param_space)
-    own["searcher"] = _counterpart(searcher, SEARCHERS, "searcher", get_args(SearcherName), options)
-    own["scheduler"] = _counterpart(config.scheduler, SCHEDULERS, "scheduler", get_args(SchedulerName), options)
+    own["searcher"] = _counterpart(searcher, SEARCHERS, "searcher", options)
+    own["scheduler"] = _counterpart(config.scheduler, SCHEDULERS, "scheduler", options)
     if run.storage_path != DEFAULT_STORAGE_PATH:
         own["results"] = run.storage_path
     if most := run.failure_config.max_failures:
@@ -138,8 +122,8 @@ def _goal(name: str, config: tune.TuneConfig, searcher: Any) -> Any:
 def _unused(config: tune.TuneConfig, run: tune.RunConfig, metric: str, searcher: Any) -> Iterator[str]:
     """Yields notes on arguments that the search ignores, or uses in another way than Ray."""
     kept, scheduler, counts = run.checkpoint_config, config.scheduler, _counts_reports(config.scheduler)
-    kind = SCHEDULERS.get(type(scheduler).__name__, "")
-    used = USED.get(kind, "") if counts else "hyperparam_mutations"
+    kind = _named(scheduler, SCHEDULERS)
+    used = " ".join(IN_RAY.get(each, each) for each in _uses(scheduler)) if counts else "hyperparam_mutations"
     by_metric = " checkpoint_score_attribute checkpoint_score_order" * (kept.checkpoint_score_attribute == metric)
     named = " name" * bool(GENERATED.search(run.name or ""))
     parts = (
@@ -176,35 +160,29 @@ def _counts_reports(scheduler: Any) -> bool:
     return getattr(scheduler, "_time_attr", EPOCH) == EPOCH  # else it counts, for example, seconds
 
 
-def _counterpart(
-    given: Any, known: Mapping[str, str], option: str, names: tuple[str, ...], options: Mapping[str, Any]
-) -> str:
-    name = type(given).__name__
-    if name not in known and option not in options:
+def _named(part: Any, rows: Mapping[str, MethodRow]) -> str:
+    """Returns the name of the counterpart of Ray's searcher or scheduler; empty if it has none."""
+    return next((name for name, row in rows.items() if type(part).__name__ in row.in_ray), "")
+
+
+def _counterpart(given: Any, rows: Mapping[str, MethodRow], option: str, options: Mapping[str, Any]) -> str:
+    name, names = _named(given, rows), list(rows)
+    if not name and option not in options:
         raise RequestError(
-            f"tuner has no {option} {name}: give another, as search(tuner, {option}={names[0]!r}); "
+            f"tuner has no {option} {type(given).__name__}: give another, as search(tuner, {option}={names[0]!r}); "
             f"it has {', '.join(names)}"
         )
-    return known.get(name, "")
+    return name
+
+
+def _uses(scheduler: Any) -> tuple[str, ...]:
+    return SCHEDULERS[name].uses if (name := _named(scheduler, SCHEDULERS)) else ()
 
 
 def _scheduling(scheduler: Any) -> dict[str, Any]:
     """Returns a known scheduler's arguments as fields of a Space or options; if it counts no epochs, only mutations."""
-    kind = SCHEDULERS.get(type(scheduler).__name__)
     counted = _counts_reports(scheduler)
-    if kind == "pbt":
-        mutations = {name: _domain(value) for name, value in scheduler._hyperparam_mutations.items()}
-        every = {"perturbation_interval": int(scheduler._perturbation_interval)} if counted else {}
-        return {"mutable": mutations, **every}
-    if kind == "asha" and counted:
-        first = min(milestone for milestone, _ in scheduler._brackets[0]._rungs)
-        factor = scheduler._reduction_factor
-        return {"max_epochs": scheduler._max_t, "grace_period": int(first), "reduction_factor": factor}
-    if kind in ("hyperband", "bohb") and counted:
-        return {"max_epochs": scheduler._max_t_attr, "reduction_factor": scheduler._eta}
-    if kind == "median" and counted:
-        return {"grace_period": max(1, int(scheduler._grace_period))}
-    return {}
+    return {name: READ[name](scheduler) for name in _uses(scheduler) if counted or name == "mutable"}
 
 
 def _domain(mutation: Any) -> Any:

@@ -3,21 +3,12 @@
 The rules are pure: no Ray, no files, no clock. A search, its replay, what-if and the simulation use the same classes.
 """
 
-from tuner.rules.hyperband import HyperBand
-from tuner.rules.median import Median
-from tuner.rules.own_length import OwnLength
 from tuner.rules.rule import Rule
 from tuner.spec.experiment import Experiment
+from tuner.spec.methods import SCHEDULERS, class_of
 
 
 def rule_of(experiment: Experiment, brackets: int) -> Rule:
     """Returns a new rule for an experiment's scheduler (for pbt, that of fifo); only asha's rules use `brackets`."""
-    match experiment.scheduler:
-        case "asha" | "asha-promotion":
-            return OwnLength(experiment, brackets)
-        case "median":
-            return Median(experiment)
-        case "hyperband" | "bohb":
-            return HyperBand(experiment, for_bohb=experiment.scheduler == "bohb")
-        case _:
-            return Rule(experiment)
+    rule: Rule = class_of(SCHEDULERS[experiment.scheduler], __package__)(experiment, brackets)
+    return rule

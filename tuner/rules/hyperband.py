@@ -56,16 +56,16 @@ def next_rung(rung: int, reduction_factor: float, max_epochs: int) -> int:
 class HyperBand(Rule):
     """Pauses trials at a rung until all live trials of their bracket are there; stops the worse, at the last rung all.
 
-    A band is one round over all brackets: in the order of `band_of`, or with `for_bohb` in the opposite order. With
-    `for_bohb`, a bracket is halved only after it was full, or when nothing else is left to run: BOHB's model needs the
+    A band is one round over all brackets: in the order of `band_of`, or with the scheduler bohb in the opposite order.
+    With bohb, a bracket is halved only after it was full, or when nothing else is left to run: BOHB's model needs the
     values of a whole bracket. A bracket that was full or halved takes no more: they would train alone to a late rung.
     """
 
-    def __init__(self, experiment: Experiment, *, for_bohb: bool = False) -> None:
+    def __init__(self, experiment: Experiment, brackets: int = 1) -> None:
         super().__init__(experiment)
-        self._for_bohb = for_bohb
         self._band = list(enumerate(band_of(self._most, self._factor)))  # (number in the band, shape)
-        if for_bohb:
+        self._for_bohb = experiment.scheduler == "bohb"
+        if self._for_bohb:
             # Ray also numbers the brackets that it skips, which come first in this order.
             num = int(np.round(np.log(self._most) / np.log(self._factor))) + 1
             self._band = [(num - 1 - number, shape) for number, shape in reversed(self._band)]

@@ -24,7 +24,7 @@ class Median(Rule):
 
     LEAST = 3  # minimum number of other trials at an epoch; with fewer, no trial is stopped
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, brackets: int = 1) -> None:
         super().__init__(experiment)
         self._grace = experiment.grace_period
         self._best: dict[int, float] = defaultdict(lambda: math.inf)

@@ -35,7 +35,7 @@ class Rule:
     with this metric's own sign. With several metrics, a value is a tuple, and trials are compared by their `Order`.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, brackets: int = 1) -> None:
         self.in_force = experiment  # the options in force; asha and asha-promotion may change them during a search
         self._metric, self._sign = experiment.compared.metric, experiment.compared.sign
         self._goals = experiment.aim.goals if experiment.aim.several else ()

@@ -40,7 +40,7 @@ from tuner.views.figures.importance import draw_importance, importance_of
 from tuner.views.figures.parameters import draw_contour
 from tuner.views.one_trial import OneTrial, one_trial
 from tuner.views.report import page
-from tuner.views.whatif import MOST_BRACKETS, Replayed, WhatIf, what_if
+from tuner.views.whatif import MOST_BRACKETS, REPLAYED, WhatIf, what_if
 
 MOST_S = 30.0  # seconds for one request; a replay of 10,000 trials takes 3 s
 MOST_MEMORY = 2 << 30  # bytes of the child process's address space; 10,000 trials take 300 MB
@@ -246,7 +246,7 @@ def add_analyses(app: FastAPI, served: ServedExperiments) -> None:
     async def what_if_route(
         request: Request,
         name: str,
-        scheduler: Annotated[Replayed | Literal[""], Query(description="empty = the search's own")] = "",
+        scheduler: Annotated[Literal[*REPLAYED] | Literal[""], Query(description="empty = the search's own")] = "",  # type: ignore[valid-type]
         grace_period: Annotated[int, Query(ge=1, le=10**6, description="epochs before a trial may be stopped")] = 1,
         reduction_factor: Annotated[
             float, Query(gt=1, le=1000, description="1 in N trials continues at each rung")

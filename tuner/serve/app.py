@@ -38,6 +38,7 @@ from tuner.views.figures.catalogue import FIGURES, FigureName
 from tuner.views.figures.parameters import parallel_of
 from tuner.views.prediction import PredictionRow, prediction
 from tuner.views.verdict import Verdict, verdict_of
+from tuner.views.whatif import REPLAYED
 
 MOST_ROWS = 10_000
 MOST_STREAMS = 100  # event streams open at once; each checks a file 5 to 25 times a second
@@ -139,7 +140,8 @@ class Changes:
     the smallest first; else they are in the order of the trials. `rungs` has the rungs that trials reached, and
     `num_trials` and `num_decisions` count all rows. `parameters` names the axes of the parallel coordinates. Figures
     can compare trials by any of `value_choices` of any of `metrics`; default: `value_default` of the first metric.
-    `left_out` counts rows that did not fit.
+    `replayed` has the schedulers that a what-if knows, and the options that each uses. `left_out` counts rows that did
+    not fit.
     """
 
     summary: Summary
@@ -152,6 +154,7 @@ class Changes:
     value_choices: list[str]
     value_default: str
     metrics: list[str]
+    replayed: dict[str, list[str]]
     best_metrics: dict[str, Any]
     front: list[tables.FrontRow] = field(default_factory=list)
     confirmed: list[ConfirmedSetting] = field(default_factory=list)
@@ -283,6 +286,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
             value_choices=value_choices.offered(record),
             value_default=value_choices.default(record),
             metrics=value_choices.metrics_of(record),
+            replayed=REPLAYED,
             best_metrics=tables.best_metrics(record),
             left_out=max(0, len(rungs) - MOST_ROWS),
         )

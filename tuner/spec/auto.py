@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tuner.spec.experiment import AUTO, PAIRS, Experiment, Options, SchedulerName, SearcherName, values_of
+from tuner.spec.experiment import AUTO, Experiment, Options, values_of
+from tuner.spec.methods import PAIRS, ROWS, SCHEDULERS
 
 FEWEST_TO_PRUNE = 4  # trials; asha would stop one of two after a single comparison
 FEWEST_TO_PROMOTE = 20  # trials; with 10, asha-promotion pauses too many: its mean regret is .040, that of asha .026
@@ -15,14 +16,6 @@ FEWEST_TO_PROMOTE = 20  # trials; with 10, asha-promotion pauses too many: its m
 # and .313 with 30, .278 and .248 with 40, .240 and .181 with 60.
 FEWEST_TO_LEARN = 40
 FEWEST_TO_IMPROVE = 20  # number of trials, with several metrics or constraints
-MEANS = {  # searcher or scheduler that `auto` may choose -> what it does, for a user who does not know it
-    "random": "draws each setting at random",
-    "forest": "learns from earlier trials what to try next",
-    "fifo": "trains every trial to the end",
-    "asha": "stops the worse trials early",
-    "asha-promotion": "pauses the worse trials early and continues the best",
-    "bohb": "compares trials in brackets and learns from them what to try next",
-}
 CHOSEN = ("searcher", "scheduler", "grace_period", "reduction_factor")  # options whose `auto` is replaced here
 FACTOR = 2.0
 # Share of a training's epochs before the first rung, at least 1 epoch. In recorded trainings of 52 epochs, a grace
@@ -35,7 +28,7 @@ class SpaceTraits:
     """Properties of a space; the values that replace `auto` depend on them."""
 
     saves_checkpoints: bool  # whether trials save checkpoints, from which paused trials can continue
-    searchers: tuple[SearcherName, ...] = ("random",)  # installed ones that can propose every parameter
+    searchers: tuple[str, ...] = ("random",)  # those that can propose every parameter
     grid_points: int = 1  # trials that searcher random runs for each of --num-samples; above 1 with `tune.grid_search`
     grid_size: int | None = None  # number of settings of the searcher grid; None if it cannot propose every parameter
 
@@ -69,7 +62,7 @@ def suited_grace(epochs: int) -> int:
 
 
 def _meaning(name: str) -> str:
-    return f"{name} ({MEANS[name]})"
+    return f"{name} ({dict(ROWS)[name].about})"
 
 
 def _num_trials(options: Options, traits: SpaceTraits) -> int:
@@ -78,11 +71,11 @@ def _num_trials(options: Options, traits: SpaceTraits) -> int:
     return options.most_samples * (traits.grid_points if options.searcher in (AUTO, "random") else 1)
 
 
-def _scheduler(options: Options, traits: SpaceTraits) -> tuple[SchedulerName, str]:
+def _scheduler(options: Options, traits: SpaceTraits) -> tuple[str, str]:
     if options.scheduler != AUTO:
         return options.scheduler, ""
-    if options.searcher == "bohb":
-        return "bohb", ", the only one that works with searcher bohb"
+    if options.searcher != AUTO and len(PAIRS[options.searcher]) == 1:
+        return PAIRS[options.searcher][0], f", the only one that works with searcher {options.searcher}"
     if options.brackets > 1:
         return "asha-promotion", ", the only one with --brackets"
     if options.max_epochs == 1 or (options.grace_period != AUTO and options.grace_period >= options.max_epochs):
@@ -101,13 +94,13 @@ def _scheduler(options: Options, traits: SpaceTraits) -> tuple[SchedulerName, st
     return "asha-promotion", f", because {number} and they save checkpoints"
 
 
-def _searcher(options: Options, traits: SpaceTraits, scheduler: SchedulerName) -> tuple[SearcherName, str]:
+def _searcher(options: Options, traits: SpaceTraits, scheduler: str) -> tuple[str, str]:
     if options.searcher != AUTO:
         return options.searcher, ""
-    if scheduler == "bohb":
-        return "bohb", ", the only one that works with scheduler bohb"
+    if len(works := [name for name, schedulers in PAIRS.items() if scheduler in schedulers]) == 1:
+        return works[0], f", the only one that works with scheduler {scheduler}"
     least = FEWEST_TO_LEARN if options.aim.simple else FEWEST_TO_IMPROVE
-    if scheduler not in ("asha", "asha-promotion") and options.aim.simple:
+    if not SCHEDULERS[scheduler].has_rungs and options.aim.simple:
         return "random", f", because forest was not measured with {scheduler}"
     if "forest" not in traits.searchers:
         return "random", ", because forest cannot propose every parameter of this space"

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from tuner.errors import RequestError
 from tuner.spec.constraints import Aim, aim_of, check_aim
 from tuner.spec.domains import literal, nested
+from tuner.spec.methods import NEED_NUMBER, PAIRS, SCHEDULERS, SEARCHERS
 from tuner.spec.metrics import Goal
 from tuner.spec.option_values import (
     LIMITS,
@@ -40,25 +41,9 @@ from tuner.spec.option_values import (
     tuples,
 )
 
-SearcherName = Literal["random", "grid", "refine", "forest", "hyperopt", "bohb", "optuna", "nsga2"]
 Table = Literal["fit", "wide", "off"]  # how the table of trials is printed
-SchedulerName = Literal["asha", "asha-promotion", "bohb", "hyperband", "median", "pbt", "fifo"]
-PAUSING = ("asha-promotion", "hyperband", "bohb")  # the schedulers that pause trials, which may go on later
 Auto = Literal["auto"]  # `tuner.spec.auto` chooses the value when the search begins
 AUTO: Auto = "auto"
-
-# Searcher -> the schedulers that work with it. pbt changes settings during training, so no searcher can learn from it.
-# refine waits until the first half of its trials has ended; hyperband and asha-promotion would leave some paused.
-PAIRS: dict[str, tuple[str, ...]] = {
-    "random": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
-    "grid": ("asha", "asha-promotion", "hyperband", "median", "pbt", "fifo"),
-    "refine": ("asha", "median", "fifo"),
-    "forest": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
-    "hyperopt": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
-    "optuna": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
-    "nsga2": ("asha", "asha-promotion", "hyperband", "median", "fifo"),
-    "bohb": ("bohb",),
-}
 BUDGETS = ("time_budget", "gpu_hours", "cpu_hours", "epoch_budget")  # what may end a search before its last trial
 LATEST = "latest"  # --resume latest means the newest experiment, so no new experiment may have this name
 BY_CALL = ("resume", "trust", "table")  # arguments of `tuner.search` beside `Options` that `with_fields` renames
@@ -76,19 +61,21 @@ class Options:
     """Space to search: a name in search_spaces/ (see --list), a path to a .py file or a W&B sweep.yaml, or
     package.module[:attribute]."""
     num_samples: int = row(10, MOST_USED, bounds=(0, MOST_SAMPLES), on_resume=True, http="always")
-    """Number of trials; 0 = as many as a budget pays for, the default with a budget except for refine and pbt. grid may
-    have fewer; random runs this many for each point of tune.grid_search."""
+    """Number of trials; 0 = as many as a budget pays for, the default with a budget except for $counted. grid
+    may have fewer; random runs this many for each point of tune.grid_search."""
     max_epochs: int = row(10, MOST_USED, bounds=(1, MOST_EPOCHS), on_resume=True, http="always")
     """Maximum epochs (reports) per trial; ASHA's max_t."""
-    searcher: Literal[Auto, SearcherName] = row(
-        AUTO, SETTINGS, http="start", several=("random", "grid", "forest", "optuna", "nsga2")
+    searcher: Literal[Auto, *SEARCHERS] = row(  # type: ignore[valid-type]
+        AUTO, SETTINGS, http="start", several=tuple(name for name, row in SEARCHERS.items() if row.several)
     )
     """How to propose settings; auto chooses. refine: half of the trials random, then neighbours of the best trial."""
-    scheduler: Literal[Auto, SchedulerName] = row(AUTO, RULE, http="start", several=("asha", "asha-promotion", "fifo"))
+    scheduler: Literal[Auto, *SCHEDULERS] = row(  # type: ignore[valid-type]
+        AUTO, RULE, http="start", several=tuple(name for name, row in SCHEDULERS.items() if row.several)
+    )
     """Which rule stops, pauses and resumes trials; auto chooses by trials, epochs and checkpoints, and says why."""
     grace_period: int | Auto = row(AUTO, RULE, bounds=(1, MOST_EPOCHS), http="start")
-    """Epochs (reports) that every trial trains before asha, asha-promotion or median may stop it. auto = 1, unless
-    --scheduler auto chooses another."""
+    """Epochs (reports) that every trial trains before $graced may stop it. auto = 1, unless --scheduler
+    auto chooses another."""
     reduction_factor: float | Auto = row(AUTO, RULE, http="start")
     """Keep 1 in this many trials at each rung; above 1. auto = 2."""
     brackets: int = row(1, RULE, bounds=(1, MOST_RUNGS), http="start")
@@ -127,9 +114,9 @@ class Options:
     """Try these values first, in one trial: name=value ...; missing parameters are random. Give one per trial."""
     start_from: tuple[str, ...] = row((), SETTINGS, metavar="SOURCE", several=())
     """Start from what is known: a past experiment (name, folder or latest), a best/config.json, or a table of settings
-    (.csv). The best settings run first; forest, hyperopt, optuna, nsga2 and bohb also learn from all trials."""
+    (.csv). The best settings run first; $learning also learn from all trials."""
     prior: tuple[str, ...] = row((), SETTINGS, several=())
-    """Guess of good values, name=value ... It runs after the points; random and forest draw up to half of their random
+    """Guess of good values, name=value ... It runs after the points; $drawing draw up to half of their random
     settings around it, as long as these win."""
     unchecked: tuple[str, ...] = row((), SETTINGS, metavar="NAME", on_resume=True)
     """Parameters that need not reach the training under their own names. For the others, the search ends if two trials
@@ -331,8 +318,8 @@ class Experiment(Options):
 
     grace_period: int = 1
     reduction_factor: float = 2
-    searcher: SearcherName = "random"
-    scheduler: SchedulerName = "asha"
+    searcher: Literal[*SEARCHERS] = "random"  # type: ignore[valid-type]
+    scheduler: Literal[*SCHEDULERS] = "asha"  # type: ignore[valid-type]
     auto_grace: bool = False
     """Whether --scheduler auto chose the grace period, which shrinks if trials end by themselves before max_epochs."""
 
@@ -348,11 +335,11 @@ class Experiment(Options):
         if self.keep_checkpoints and self.scheduler == "pbt":
             given = f"--keep-checkpoints {self.keep_checkpoints}"
             raise RequestError(f"{given}: --scheduler pbt may copy any checkpoint, so all stay; leave it out")
-        if not self.num_samples and (self.searcher == "refine" or self.scheduler == "pbt"):
-            which = "--searcher refine" if self.searcher == "refine" else "--scheduler pbt"
-            raise RequestError(f"--num-samples 0: {which} needs the number of trials; give 1 or more")
+        for name in ("searcher", "scheduler"):
+            if not self.num_samples and (given := getattr(self, name)) in NEED_NUMBER:
+                raise RequestError(f"--num-samples 0: --{name} {given} needs the number of trials; give 1 or more")
         factor = self.reduction_factor
-        grace = 1 if self.scheduler in ("hyperband", "bohb") else self.grace_period  # their rungs may begin at epoch 1
+        grace = 1 if SCHEDULERS[self.scheduler].has_bands else self.grace_period  # their rungs may begin at epoch 1
         rungs = math.log(self.max_epochs / grace) / math.log(factor) + 1  # without a list, which could be huge
         if rungs > MOST_RUNGS:
             least = (self.max_epochs / grace) ** (1 / (MOST_RUNGS - 1))
@@ -386,7 +373,7 @@ def values_of(options: Options) -> dict[str, Any]:
 def fixed_epochs(scheduler: str, max_epochs: int) -> str:
     """Returns why a resume cannot change --max-epochs; an empty text if it can."""
     built = f"the brackets of --scheduler {scheduler} were built for {max_epochs} epochs"
-    return built if scheduler in ("hyperband", "bohb") else ""
+    return built if scheduler in SCHEDULERS and SCHEDULERS[scheduler].has_bands else ""
 
 
 def with_fields(text: str) -> str:

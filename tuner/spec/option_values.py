@@ -10,9 +10,11 @@ import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from string import Template
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from tuner.errors import RequestError, nearest
+from tuner.spec.methods import NAMES
 
 MOST_CHARS = 4096  # maximum length of an option's text, in characters
 MOST_WORDS = 1000  # maximum number of points, of words (name=value) in one point, and of words in --stop
@@ -83,7 +85,8 @@ def helps_of(options: type[Any]) -> Mapping[str, str]:
     """Returns what the text below each field of a dataclass and its bases says of the option."""
     declared = [ast.parse(inspect.getsource(each)).body[0].body for each in options.__mro__[:-1]]  # type: ignore[attr-defined]
     pairs = [pair for each in declared for pair in itertools.pairwise(each) if isinstance(pair[0], ast.AnnAssign)]
-    return {field.target.id: " ".join(text.value.value.split()) for field, text in pairs}
+    texts = {field.target.id: " ".join(text.value.value.split()) for field, text in pairs}
+    return {name: Template(text).safe_substitute(NAMES) for name, text in texts.items()}
 
 
 def check_value(options: Any, name: str) -> None:

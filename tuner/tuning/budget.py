@@ -19,7 +19,8 @@ from tuner.core.state import State, TrialState
 from tuner.record import clock
 from tuner.record.texts import counted, duration
 from tuner.rules.order import best_first
-from tuner.spec.experiment import PAUSING, Experiment
+from tuner.spec.experiment import Experiment
+from tuner.spec.methods import SCHEDULERS
 from tuner.spec.option_values import option
 from tuner.spec.resources import Resources
 from tuner.spec.script_text import MOST_REPORTS
@@ -117,7 +118,7 @@ class Budget:
             more = f"about {counted(number, 'more setting')}" if number else "no more settings"
             if self._none_ends(self.state.trials):
                 more = "too little is left for a whole trial"
-            elif self.rules.scheduler in PAUSING:
+            elif SCHEDULERS[self.rules.scheduler].pauses:
                 more = f"{more}, then " if number else ""
                 more += f"the best trials train to their last epoch{': ' * bool(finishing)}{', '.join(finishing)}"
             again = "the best settings train again with other seeds"
@@ -132,7 +133,8 @@ class Budget:
     def num_settings(self, epoch_s: float) -> int:
         """Estimates how many more settings fit into the budgets if an epoch takes `epoch_s` seconds."""
         mean, number = mean_epochs(self.rules), math.inf
-        kept = self.rules.max_epochs if self.rules.scheduler in PAUSING else 0  # at the end, for the best paused trial
+        pauses = SCHEDULERS[self.rules.scheduler].pauses
+        kept = self.rules.max_epochs if pauses else 0  # at the end, for the best paused trial
         begun = sum(max(0.0, mean - trial.epoch) for trial in self.state.running.values())
         for name in self.limits:
             left = self._left(name, Cost(self.rules.max_epochs * epoch_s, self.rules.max_epochs))
@@ -317,8 +319,8 @@ class Budget:
 
 
 def mean_epochs(e: Experiment) -> float:
-    """Returns how many epochs a setting trains on average, if each rung of asha or asha-promotion lets 1 in N pass."""
-    if e.scheduler not in ("asha", "asha-promotion"):
+    """Returns how many epochs a setting trains on average, if each rung of `has_rungs` lets 1 in N pass."""
+    if not SCHEDULERS[e.scheduler].has_rungs:
         return e.max_epochs
     rungs = [0, *e.rungs()]
     if rungs[-1] < e.max_epochs:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.core.events import Event
 from tuner.spec.experiment import BUDGETS, Experiment, Options, Table, values_of
+from tuner.spec.methods import NEED_NUMBER
 from tuner.spec.resources import Resources
 from tuner.spec.spaces import LoadedSpace
 
@@ -32,11 +33,11 @@ class SearchCall:
     def options_over(self, default: Options) -> Options:
         """Returns `default` with the caller's options; a new search also keeps the space's own options of `added`.
 
-        A new search with a budget has no other limit on its trials, unless the caller gives one, or half of the
-        settings (refine) or the population (pbt) needs one.
+        A new search with a budget has no other limit on its trials, unless the caller gives one, or a searcher or
+        scheduler that needs one.
         """
         added = () if isinstance(default, Experiment) else ("point", "prior", "stop", "constraint", "unchecked")
-        needs_number = self.given.get("searcher") == "refine" or self.given.get("scheduler") == "pbt"
+        needs_number = any(self.given.get(name) in NEED_NUMBER for name in ("searcher", "scheduler"))
         if added and not needs_number and any(self.given.get(name) for name in BUDGETS):
             self.given.setdefault("num_samples", 0)
         more = {name: (*getattr(default, name), *self.given[name]) for name in added if name in self.given}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from tuner.core.events import ENDED
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import duration
-from tuner.spec.experiment import PAUSING
+from tuner.spec.methods import SCHEDULERS
 
 LEAST_ENDED = 3  # ended trials from which the pace is estimated
 
@@ -61,9 +61,10 @@ def budget_of(record: ExperimentRecord) -> str:
     if not known or record.refused:
         return ""
     e, is_confirming = record.experiment, len(record.searched) < len(record.trials)
+    pauses = SCHEDULERS[e.scheduler].pauses and not record.changed
     plans = {
         "new settings": not (is_confirming or len(record.searched) >= e.most_samples),
-        "the best paused trials to their last epoch": e.scheduler in PAUSING and not (record.changed or is_confirming),
+        "the best paused trials to their last epoch": pauses and not is_confirming,
         "the best settings again with other seeds": e.confirm > 0,
     }
     plan = ", then ".join(what for what, is_planned in plans.items() if is_planned and record.state == "running")

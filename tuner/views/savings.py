@@ -6,6 +6,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec.constraints import BREAKS
+from tuner.spec.methods import SCHEDULERS
 
 
 def savings(record: ExperimentRecord) -> tuple[int, float, str]:
@@ -54,7 +55,7 @@ def pruned(record: ExperimentRecord) -> str:
         return f"{number} {of}{': ' if len(said) > 1 else ', '}{', '.join(said)}."
     waiting = sum(rung.waiting for rung in record.stats.rungs)
     why = ": no trial was compared with another"
-    if scheduler in ("fifo", "pbt"):
+    if not SCHEDULERS[scheduler].prunes:
         why = f": {scheduler} prunes none"
     elif record.state == "running":
         why = ""
@@ -74,19 +75,19 @@ def _has_compared(record: ExperimentRecord) -> bool:
 def why_none(record: ExperimentRecord) -> tuple[str, str]:
     """Says why a search compared no trials, and which option helps; both are empty if it did or no reason is known."""
     e, stats, rules = record.experiment, record.stats, record.rules
-    if _has_compared(record) or e.scheduler in ("fifo", "pbt") or record.facts.get("foreign") or not stats.lengths:
+    row = SCHEDULERS[e.scheduler]
+    if _has_compared(record) or not row.prunes or record.facts.get("foreign") or not stats.lengths:
         return "", ""
     if e.scheduler == "hyperband" and (text := _without_rungs(record)):
         return text, "--scheduler asha"
     longest, first, begin = max(stats.lengths), rules.grace_period, f"{e.scheduler} pruned nothing"
-    has_bands = e.scheduler in ("hyperband", "bohb")
-    if has_bands:
+    if row.has_bands:
         first = min(shape.rung for shape in band_of(rules.max_epochs, rules.reduction_factor))
     if longest == 1:
         return f"{begin}: the trials ended after 1 report. Report the metric after each epoch.", ""
     if first >= longest:
         more = f"{begin}: it first compares trials after epoch {first}, and they ended after {longest} or fewer."
-        if has_bands or e.auto_grace:
+        if row.has_bands or e.auto_grace:
             return f"{more} Give --max-epochs {longest}.", f"--max-epochs {longest}"
         return f"{more} Give --grace-period 1.", f"--grace-period 1 --max-epochs {longest}"
     if record.length and not any(d.rung is not None for trial in record.trials for d in trial.decisions):

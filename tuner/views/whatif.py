@@ -12,7 +12,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 from tuner.core.events import ENDED, RETURNED, TRAINED
 from tuner.errors import RequestError
@@ -22,11 +22,12 @@ from tuner.record.texts import counted
 from tuner.rules import rule_of
 from tuner.rules.rule import Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
+from tuner.spec.methods import PAIRS, SCHEDULERS, SEARCHERS
 from tuner.spec.metrics import keeps_last
 
-Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
-REPLAYED: tuple[str, ...] = get_args(Replayed)
-WITH_RUNGS = ("asha", "asha-promotion")
+# Scheduler that can be replayed, whatever proposed the settings -> the options that it uses.
+RULES = {name: SCHEDULERS[name] for name in PAIRS["random"] if not SCHEDULERS[name].changes_settings}
+REPLAYED = {name: [*row.uses, *["brackets"] * row.has_rungs] for name, row in RULES.items()}
 MOST_BRACKETS = 8
 MOST_REPORTS = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
 
@@ -125,7 +126,7 @@ def _checked_rules(
         words = re.sub(r"--([a-z-]+)", lambda option: option[1].replace("-", " "), str(error))
         raise RequestError(words) from None
     most, why = 1, "because only asha and asha-promotion have more than one"
-    if scheduler in WITH_RUNGS:
+    if "brackets" in REPLAYED[scheduler]:
         most, why = min(len(rules.rungs()), MOST_BRACKETS), "as many as there are rungs"
     most = max(most, own.brackets if scheduler == own.scheduler else 1)
     if not 1 <= brackets <= most:
@@ -165,10 +166,10 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
             "unknown. The ranges span three cases: these trials report nothing more, the best value of the search, "
             "or the worst."
         )
-    if scheduler in ("hyperband", "asha-promotion"):
+    if SCHEDULERS[scheduler].pauses:
         name = "HyperBand" if scheduler == "hyperband" else scheduler
         notes.append(f"{name} pauses trials, which frees places; which trials would have started there is unknown.")
-    if record.experiment.searcher not in ("random", "grid"):
+    if SEARCHERS[record.experiment.searcher].learns:
         notes.append(f"The replay keeps the recorded parameters; {record.experiment.searcher} might propose others.")
     if record.experiment.scheduler == "pbt":
         notes.append("Population based training changed parameters during training; the replay keeps these curves.")
@@ -209,8 +210,8 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
         recorded, epochs = outcome.epochs_recorded, outcome.epochs
         saved = Range(*(round(100 * (1 - trained / recorded)) for trained in (epochs.most, epochs.least)))
         name = scheduler + (" (the search's own)" if outcome.same else "")
-        grace_period = period if scheduler in (*WITH_RUNGS, "median") else None
-        reduction_factor = share if scheduler in (*WITH_RUNGS, "hyperband") else None
+        grace_period = period if "grace_period" in REPLAYED[scheduler] else None
+        reduction_factor = share if "reduction_factor" in REPLAYED[scheduler] else None
         fate = {True: "lost", False: "kept", None: "unknown"}[outcome.best_lost]
         rows.append(AlternativeRow(name, grace_period, reduction_factor, outcome.stopped, epochs, f"{saved} %", fate))
     return rows

@@ -14,6 +14,7 @@ from browsing import DRAWN, add_trials, column, drawn, expect, place, row, rows,
 from tests.serve.conftest import ended, train
 from tuner.record.results import load
 from tuner.views.report import write_report
+from tuner.views.whatif import REPLAYED
 
 pytestmark = pytest.mark.browser
 PAPER_PX = 703  # of A4, 210 mm, without the margins of 12 mm, at 96 pixels per inch
@@ -132,6 +133,10 @@ def test_other_rules_are_tried_on_the_recorded_curves_and_one_trial_has_an_addre
     page.click("#whatif-section > summary")
     expect(page.locator("#whatif-status")).to_contain_text("5 trials pruned")  # all behind the first
     expect(rows(page, "fates")).to_have_count(5)
+    expect(page.locator("#if-scheduler option")).to_have_text(list(REPLAYED))
+    for scheduler, disabled in (("fifo", True), ("hyperband", True), ("median", False), ("asha", False)):
+        page.select_option("#if-scheduler", scheduler)
+        expect(page.locator(f"#if-grace:{'disabled' if disabled else 'enabled'}")).to_be_visible()
     for grace, says, count in ((4, "0 trials pruned", "No trial ends differently."), (9, "grace", "")):
         page.fill("#if-grace", str(grace))
         page.press("#if-grace", "Tab")

@@ -50,7 +50,7 @@ export interface Verdict {
 
 export interface Changes {
   summary: Summary; since: number; num_trials: number; num_decisions: number; parameters: string[]; rungs: RungRow[];
-  value_choices: string[]; value_default: string;
+  value_choices: string[]; value_default: string; replayed: { [scheduler: string]: string[] };
   figures: { [name: string]: Figure }; trials: TrialRow[]; decisions: DecisionRow[]; left_out: number;
   verdict: Verdict; metrics: string[]; best_metrics: { [name: string]: Num }; front: FrontRow[]; confirmed: ConfirmedSetting[];
 }

@@ -63,14 +63,15 @@ const RULES = {
   scheduler: at("if-scheduler", HTMLSelectElement), grace: at("if-grace", HTMLInputElement),
   factor: at("if-factor", HTMLInputElement), brackets: at("if-brackets", HTMLInputElement),
 };
+/** @type {Changes["replayed"]} */
+let replayed = {}; // the schedulers that the form offers, and the options that each uses
 let rulesOf = ""; // the experiment whose rules the form was filled with
 
 function whatIf() {
-  const { scheduler, grace, factor, brackets } = RULES;
-  const isAsha = ["asha", "asha-promotion"].includes(scheduler.value);
-  brackets.disabled = !isAsha;
-  grace.disabled = !isAsha && scheduler.value !== "median";
-  factor.disabled = !isAsha && scheduler.value !== "hyperband";
+  const { scheduler, grace, factor, brackets } = RULES, uses = replayed[scheduler.value];
+  brackets.disabled = !uses.includes("brackets");
+  grace.disabled = !uses.includes("grace_period");
+  factor.disabled = !uses.includes("reduction_factor");
   const query = new URLSearchParams({ scheduler: scheduler.value, grace_period: grace.value || "1",
     reduction_factor: factor.value || "2", brackets: brackets.disabled ? "1" : brackets.value || "1" });
   /** @param {import("./api.js").WhatIfAnswer} answer @param {string} name */
@@ -104,12 +105,12 @@ function verdict(o) {
     `(recorded: ${o.epochs_recorded}; ${change}); ${best}.${again}`;
 }
 
-/** @param {import("./api.js").Summary} summary */
-function prepareWhatIf(summary) {
+/** @param {Changes} loaded */
+function prepareWhatIf({ summary, replayed: known }) {
   if (rulesOf === summary.name) return;
   rulesOf = summary.name;
-  const replayed = [...RULES.scheduler.options].map((option) => option.value);
-  RULES.scheduler.value = replayed.includes(summary.scheduler) ? summary.scheduler : "asha";
+  replayed = known;
+  offer("if-scheduler", Object.keys(known).map((name) => [name, name]), summary.scheduler in known ? summary.scheduler : "asha");
   RULES.grace.value = String(summary.grace_period);
   RULES.factor.value = String(summary.reduction_factor);
   RULES.brackets.value = String(summary.brackets);
@@ -228,7 +229,7 @@ const section = (id) => at(`${id}-section`, HTMLDetailsElement);
  * screen repeats none.
  * @param {Changes} loaded */
 export function drawInsight(loaded) {
-  prepareWhatIf(loaded.summary);
+  prepareWhatIf(loaded);
   prepareContour(loaded);
   section("whatif").hidden = !loaded.figures.curves;
   section("audit").hidden = !loaded.summary.audit;

@@ -25,6 +25,7 @@ from tuner.record.texts import METRIC, counted, flat
 from tuner.spec import domains, parameters
 from tuner.spec.constraints import Aim
 from tuner.spec.experiment import LATEST, Experiment, is_uri
+from tuner.spec.methods import SEARCHERS
 from tuner.spec.metrics import Goal, keeps_last
 from tuner.spec.option_values import MOST_EPOCHS
 from tuner.spec.space import Space
@@ -35,7 +36,6 @@ FIRST = 3  # settings of a past search that run first
 MOST_KNOWN = 1000  # maximum number of settings that are kept of a source
 MOST_SHOWN = 100  # maximum characters of a reason, and MOST_NAMES of names, in a note or an error text
 MOST_NAMES = 5
-LEARNING = ("forest", "hyperopt", "optuna", "nsga2", "bohb")  # searchers that learn from the trials of past searches
 ALLOWED = "give an experiment's name or folder, a best/config.json, or a .csv file with one setting per row"
 # Beginnings of the columns' names in the tables of Ray Tune (`config/lr`), W&B (`config.lr`) and Optuna (`params_lr`).
 PREFIX = re.compile(r"^(config[/.]|params_)")
@@ -82,7 +82,8 @@ def past_of(experiment: Experiment, space: Space) -> dict[str, Any]:
         usable = dict.fromkeys(tuple(cells) for cells, _ in good or unranked)
         new = [cells for cells in usable if cells not in first][: FIRST if good else MOST_KNOWN]
         first |= dict.fromkeys(new)
-        told = [[*cells, each.epochs] for cells, each in _fewer(ranked)] if experiment.searcher in LEARNING else []
+        learns = SEARCHERS[experiment.searcher].learns_past
+        told = [[*cells, each.epochs] for cells, each in _fewer(ranked)] if learns else []
         note = f"{label}: {counted(len(new), 'setting')} first"
         if ranked:
             note += f"; {experiment.searcher} learns from {counted(len(told), 'trial') if told else 'no trial'}"

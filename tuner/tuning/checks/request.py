@@ -24,6 +24,7 @@ from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import LATEST, Experiment, Options, is_uri, local_root
 from tuner.spec.facts import facts_of
+from tuner.spec.methods import SCHEDULERS, SEARCHERS
 from tuner.spec.resources import resources_of
 from tuner.spec.space import check_unchecked
 from tuner.spec.space_objects import saves_checkpoints
@@ -35,7 +36,7 @@ from tuner.tuning.checks.failed import advice_on
 from tuner.tuning.checks.known import past_of
 from tuner.tuning.output.wandb_mirror import wandb_mode
 from tuner.tuning.resume.loading import continued
-from tuner.tuning.searchers.named import check_searcher, usable
+from tuner.tuning.searchers.named import check_searcher
 from tuner.tuning.searchers.sampling import grid_size
 
 if TYPE_CHECKING:
@@ -130,9 +131,11 @@ def _new(options: Options, loaded_space: LoadedSpace) -> tuple[Experiment, str]:
         raise RequestError(f"--name {name}: --resume {name} means the newest experiment; give another name")
     space = loaded_space.space
     grids = [domain for _, domain in domains.leaves(space.searched) if domains.is_grid(domain)]
+    kinds = {domains.kind(domain) for _, domain in domains.leaves(space.encoded)}
+    searchers = tuple(name for name, row in SEARCHERS.items() if kinds.isdisjoint(row.refuses))
     traits = SpaceTraits(
         saves_checkpoints=saves_checkpoints(space),
-        searchers=(searchers := usable(space)),
+        searchers=searchers,
         grid_points=math.prod(len(domains.values_of(domain)) for domain in grids),
         grid_size=grid_size(space.searched) if "grid" in searchers else None,
     )
@@ -195,10 +198,9 @@ def _check_comes(experiment: Experiment) -> None:
     if experiment.searcher == "bohb":
         why = "learns from the values at rungs, which a final metric lacks; use forest, optuna or hyperopt"
         raise RequestError(f"--searcher bohb --metric {experiment.wanted.metric}: bohb {why}")
-    if experiment.scheduler != "hyperband":
-        return
     most = experiment.max_epochs
-    if (last := min(last_rungs(most, experiment.reduction_factor))) < most:
+    has_bands = SCHEDULERS[experiment.scheduler].has_bands
+    if has_bands and (last := min(last_rungs(most, experiment.reduction_factor))) < most:
         metric = experiment.wanted.metric
         why = f"brackets of hyperband end at epoch {last}, before a trial's last epoch, which has {metric!r}"
         raise RequestError(f"--max-epochs {most}: {why}; give --max-epochs {last}, or another scheduler")

@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tuner.core.events import GraceLearned, LengthLearned, SchedulerChanged
+from tuner.core.events import SchedulerChanged
 from tuner.core.state import State
 from tuner.engine.workers.surroundings import ABOVE, INSIDE, IS_EXPERIMENT, surroundings_of
 from tuner.record.texts import counted, setting
 from tuner.rules.hyperband import ADVICE, band_of
-from tuner.rules.own_length import at_length
 from tuner.spec import domains, parameters
 from tuner.spec.command import Command, masked, shown_name
 from tuner.spec.experiment import AUTO, Experiment, is_uri, milestones
+from tuner.spec.methods import SCHEDULERS, SEARCHERS
 from tuner.spec.metrics import wrong_mode
 from tuner.spec.option_values import option
 from tuner.spec.resources import Resources
@@ -85,7 +85,7 @@ def budgeted(request: Request) -> list[str]:
         return [f"budget      {budget.line().removeprefix('budget: ')}"]
     workers = f" on {counted(r.concurrent, 'worker')}" if r else ", for each worker"
     some, most = counted(e.max_epochs, "epoch"), f"{mean_epochs(e):.3g} epochs on average"
-    trains = f"a setting trains {most if e.scheduler.startswith('asha') else f'at most {some}'}"
+    trains = f"a setting trains {most if SCHEDULERS[e.scheduler].has_rungs else f'at most {some}'}"
     each = f"{budget.name}{workers * ('time_budget' in e.budgets)}; {trains}"
     if set(e.budgets) == {"epoch_budget"}:
         return [f"budget      {each}: about {counted(budget.num_settings(1.0), 'setting')} (an estimate)"]
@@ -108,7 +108,7 @@ def notes(request: Request) -> list[str]:
     if is_new:
         lines += [f"known       {source['note']}" for source in request.past.get("sources", ())]
     if is_new and e.prior:
-        share = "up to half of its random settings" if e.searcher in ("random", "forest") else "no other settings"
+        share = "up to half of its random settings" if SEARCHERS[e.searcher].draws_prior else "no other settings"
         guess = " ".join(domains.words(e.guess))
         lines += [f"known       --prior {guess}: 1 setting first; {e.searcher} draws {share} around it"]
     if e.compared != e.wanted:
@@ -162,7 +162,7 @@ def notes(request: Request) -> list[str]:
     if e.confirm and space.train and not space.seeded:
         texts += [f"--confirm {e.confirm}: {next(text for kind, text in NO_SEED if isinstance(space.train, kind))}"]
     is_program = isinstance(space.train, (Command, Script))
-    if e.scheduler in ("hyperband", "bohb") and is_program and e.max_epochs == MOST_REPORTS:
+    if SCHEDULERS[e.scheduler].has_bands and is_program and e.max_epochs == MOST_REPORTS:
         texts += [f"{e.scheduler} compares trials up to epoch {MOST_REPORTS}; give --max-epochs its number of reports"]
     brackets = notes_on_brackets(e, resources.concurrent) if resources else []
     return [*lines, *(notes_on_metric(e) if is_new else []), *(f"NOTE: {text}" for text in texts), *brackets]
@@ -274,33 +274,19 @@ def settings(request: Request) -> str:
 
 def schedule(request: Request) -> str:
     """Says which scheduler compares trials, when it does so, and which trials it stops."""
-    e, space = request.experiment, request.loaded_space.space
+    e, space, row = request.experiment, request.loaded_space.space, SCHEDULERS[request.experiment.scheduler]
     most = counted(e.max_epochs, "epoch")
     trains = f"every trial trains {'at most ' if space.train else ''}{most}"
-    if e.scheduler in ("asha", "asha-promotion"):
-        told = [event for event in request.history if isinstance(event, LengthLearned | GraceLearned)]
-        length = max((each.epochs for each in told if isinstance(each, LengthLearned)), default=0)
-        grace = max((each.grace_period for each in told if isinstance(each, GraceLearned)), default=0)
-        rules = at_length(e, length, grace)
-        rungs = rules.rungs_before_end()
-        if not rungs:
-            return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
-        verbs = ("compares", "continues") if e.scheduler == "asha" else ("pauses", "promotes")
-        is_known = rules is not e or not space.train or space.length
-        until = "" if is_known else " (until a trial ends by itself: its length places them)"
-        after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
-        how = f"{verbs[0]} trials {after} and {verbs[1]} the best 1/{e.reduction_factor:g}"
-        return f"{e.scheduler}: {how}; a trial trains at most {most}{_brackets(rules)}"
-    return {
-        "fifo": f"fifo: {trains}",
-        "median": f"median: from epoch {e.grace_period} on, stops a trial that is worse than the other trials' median",
-        "hyperband": f"hyperband: trials of a bracket wait for each other, then the best 1/{e.reduction_factor:g} "
-        f"continue; the first {bracket_sizes(e)[0]} of every {sum(bracket_sizes(e))} trials are never stopped",
-        "bohb": f"bohb: brackets as in hyperband, where the best 1/{e.reduction_factor:g} continue; a model proposes "
-        f"the settings",
-        "pbt": f"pbt: every {e.perturbation_interval or e.grace_period} epochs, each trial of the worst quarter copies "
-        f"one of the best quarter, with changed parameters",
-    }[e.scheduler]
+    rules = State(e, request.history).options
+    rungs, sizes = rules.rungs_before_end(), bracket_sizes(e)
+    if row.has_rungs and not rungs:
+        return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
+    is_known = rules is not e or not space.train or space.length
+    until = "" if is_known else " (until a trial ends by itself: its length places them)"
+    after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
+    ends = f"a trial trains at most {most}{_brackets(rules)}"
+    parts = {"after": after, "ends": ends, "sizes": sizes, "band": sum(sizes), "trains": trains}
+    return f"{e.scheduler}: {row.plan.format(e=e, interval=e.perturbation_interval or e.grace_period, **parts)}"
 
 
 def _brackets(e: Experiment) -> str:

@@ -14,6 +14,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungSummary
 from tuner.record.texts import counted
 from tuner.rules.asha import percentile
+from tuner.spec.methods import SCHEDULERS
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
 from tuner.views.figures.values import mode_of, of_metric, split
@@ -129,7 +130,7 @@ def _rungs(record: ExperimentRecord) -> list[int]:
     if record.experiment.scheduler == "median":
         return []  # the median rule compares at every epoch
     rungs = {math.ceil(at.rung) for at in record.stats.rungs}
-    if record.experiment.scheduler in ("asha", "asha-promotion"):  # at the last epoch, asha compares nothing
+    if SCHEDULERS[record.experiment.scheduler].has_rungs:  # at the last epoch, asha compares nothing
         rungs |= set(record.rules.rungs_before_end())
     return sorted(rungs)
 
