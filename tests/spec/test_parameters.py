@@ -15,6 +15,7 @@ from tuner.space import Space
 from tuner.spec import parameters
 from tuner.spec.domains import nested, words
 from tuner.spec.experiment import CHOICES
+from tuner.training.task import whole_config
 from tuner.tuning.searchers.named import build_searcher
 
 SEARCHERS = CHOICES["searcher"]
@@ -97,7 +98,7 @@ def test_a_choice_of_arrays_is_proposed(searcher):
 def test_a_trial_changes_only_its_own_constants():
     constants = {"model": {"depth": 3, "head": {"width": 4}}, "steps": 5}
     for _ in range(2):
-        config = parameters.merged(constants, {"lr": 0.1, "model": {"rate": 0.5}})
+        config = whole_config({"lr": 0.1, "model": {"rate": 0.5}}, constants)
         assert config == {"lr": 0.1, "steps": 5, "model": {"depth": 3, "head": {"width": 4}, "rate": 0.5}}
         config["model"]["depth"] += 1
         config["model"]["head"]["width"] += 1
@@ -122,7 +123,7 @@ def test_a_drawn_setting_becomes_a_config_and_the_same_point_again(seed):
     (config,) = settings_of("random", space := conditional(), num=1, seed=seed)
     placed = parameters.place(space.declared, config)
     assert parameters.decode(space.searched, nested(placed)) == config
-    whole = parameters.merged(space.constants, config)
+    whole = whole_config(config, space.constants)
     assert whole["steps"] == 4 and whole["net"]["kind"] == "mlp"
     assert parameters.searched_in(space.declared, whole) == config
 

@@ -30,9 +30,8 @@ from tuner.record.storage.lock import abandoned
 from tuner.record.texts import counted
 from tuner.rules.own_length import at_length
 from tuner.spec.experiment import Experiment
-from tuner.spec.parameters import merged
 from tuner.spec.spaces import is_in_main
-from tuner.training.task import trial_seed
+from tuner.training.task import trial_seed, whole_config
 
 END = "interrupted"  # the state of a killed search, and of its trials that were running
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
@@ -106,11 +105,11 @@ class ExperimentRecord:
     def config_of(self, trial: TrialRecord) -> dict[str, Any]:
         """Returns the whole config of a trial: its parameters, constants, and its seed and length if it gets them."""
         space = self.facts.get("space", {})
-        own: dict[str, Any] = {"seed": trial_seed(self.experiment.seed, trial.id)} if space.get("seeded") else {}
-        if isinstance(length := space.get("length"), str):
-            epoch, most = self.shorter(trial)
-            own[length] = most if most and epoch == trial.last_epoch else self.experiment.max_epochs
-        return merged(self.constants, trial.config) | own
+        seed = trial_seed(self.experiment.seed, trial.id) if space.get("seeded") else None
+        length = name if isinstance(name := space.get("length"), str) else ""
+        epoch, most = self.shorter(trial)
+        max_epochs = most if most and epoch == trial.last_epoch else self.experiment.max_epochs
+        return whole_config(trial.config, self.constants, seed=seed, length=length, max_epochs=max_epochs)
 
     def elapsed(self, time: float) -> float:
         """Converts a unix time to seconds of the search, which leave out the time between sessions."""

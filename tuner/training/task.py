@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -160,6 +161,35 @@ class TrialSpec:
     @property
     def num_threads(self) -> int:
         return max(1, int(self.cpus / self.num_workers))
+
+
+def whole_config(
+    parameters: Config,
+    constants: Config | None = None,
+    *,
+    data_constants: Config | None = None,
+    seed: int | None = None,
+    length: str = "",
+    max_epochs: int = 0,
+) -> dict[str, Any]:
+    """Return the whole setting of a trial, which its functions get as `config`.
+
+    Args:
+        parameters: the trial's sampled parameters; they take precedence over constants.
+        constants: the space's constants, which are copied, because a trial may change them.
+        data_constants: `Splits.constants`; all other values take precedence over them.
+        seed: the trial's seed, if its function gets that.
+        length: the name by which its function gets `max_epochs`; empty if it does not.
+    """
+    own: dict[str, Any] = {} if seed is None else {"seed": seed}
+    own |= {length: max_epochs} if length else {}
+    return {**(data_constants or {}), **_merged(constants or {}, parameters), **own}
+
+
+def _merged(constants: Config, parameters: Config) -> dict[str, Any]:
+    nested = (name for name in constants if isinstance(parameters.get(name), Mapping))
+    both = {name: _merged(constants[name], parameters[name]) for name in nested}
+    return {**copy.deepcopy(dict(constants)), **parameters, **both}
 
 
 def trial_seed(seed: int, trial_id: str) -> int:

@@ -34,11 +34,10 @@ from tuner.spec.arrived import by_path, look
 from tuner.spec.command import Command
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import reached
-from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
 from tuner.training.devices import accelerator
-from tuner.training.task import Task, TrialSpec, trial_seed
+from tuner.training.task import Task, TrialSpec, trial_seed, whole_config
 
 
 @dataclass(frozen=True)
@@ -54,9 +53,9 @@ class TrialSetup:
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
         """Returns the `TrialSpec` of the trial in this process: its config, with constants, its seed and options."""
         seed = trial_seed(self.spec.seed, tune.get_context().get_trial_id())
-        own = {"seed": seed} if self.seeded else {}
-        own |= {self.length: self.spec.max_epochs} if self.length else {}
-        return replace(self.spec, config=merged(self.spec.constants, config) | own, seed=seed)
+        given, length, most = seed if self.seeded else None, self.length, self.spec.max_epochs
+        whole = whole_config(config, self.spec.constants, seed=given, length=length, max_epochs=most)
+        return replace(self.spec, config=whole, seed=seed)
 
     def own_folder(self, function: Any = None) -> contextlib.AbstractContextManager[None]:
         """Return the context in which the trial in this process runs in a folder of its own."""

@@ -465,6 +465,15 @@ def test_what_may_be_meant_is_warned_of(command, caplog, words):
     assert command(NUMBERS + DISTANCES + FROZEN, **MEANT[words])[0] == "searched" and words in caplog.text
 
 
+def test_the_batch_size_of_the_params_is_compared_with_the_data_not_the_datas_own(command, caplog):
+    text = """
+def sized(data_dir):
+    return Splits(train=data(data_dir).train, constants={"batch_size": 1000})
+"""
+    space = "Space(params={**params, 'batch_size': 8}, task=Task(data=sized, model=model, optimizer=sgd), max_epochs=2)"
+    assert command(text, space=space)[0] == "searched" and "training examples" not in caplog.text
+
+
 def test_a_loss_that_reshapes_its_outputs_is_not_warned_of(command, caplog):
     loss = "lambda o, t: ((o.squeeze(1) - t - 1) ** 2).mean()"
     assert command(DISTANCES, data="distances", model="lambda config: nn.Linear(4, 1)", loss=loss)[0] == "searched"

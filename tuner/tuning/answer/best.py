@@ -28,6 +28,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.spec.space_objects import main_space, space_of
 from tuner.spec.spaces import LoadedSpace, find_space, is_in_main
+from tuner.training.task import whole_config
 from tuner.tuning.resume.trust import code_of, refuse_data_folder, results_of
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ def load_best(
             give = "give trust=True"
             refuse_data_folder(best / CONFIG, config.get("data_dir") or "", results_of(best), give)
         constants = splits_of(task, config.get("data_dir") or "", config["seed"]).constants
-    setting = {**constants, **config["config"]}
+    setting = whole_config(config["config"], data_constants=constants)
     model = _weighted(task, setting, best)
     if load_config(best / CONFIG) != config:  # a search has just replaced best/; `model` may be the new one
         return load_best(folder, space=space, trust=trust, point=point)

@@ -37,7 +37,16 @@ from tuner.training.metrics import MOST_BYTES, REMEDY, bytes_of, of_batch
 from tuner.training.parallel import stages_of
 from tuner.training.plain import load_plain
 from tuner.training.sources import predicts_classes
-from tuner.training.task import METRICS, Task, TrialSpec, kept_streams, mean_of_batches, streams, whole_number
+from tuner.training.task import (
+    METRICS,
+    Task,
+    TrialSpec,
+    kept_streams,
+    mean_of_batches,
+    streams,
+    whole_config,
+    whole_number,
+)
 from tuner.tuning.checks.failed import (
     CONFIG,
     INPUTS,
@@ -313,11 +322,11 @@ def try_setting(
 
     Returns the cause of a NaN or infinite loss, if known. `odd` maps each part to its first row with NaN or infinity.
     """
-    merged = {**splits.constants, **config}
+    whole = whole_config(config, data_constants=splits.constants)
     try:
-        batch_size = whole_number("batch_size", merged.get("batch_size", task.batch_size))
+        batch_size = whole_number("batch_size", whole.get("batch_size", task.batch_size))
     except ValueError as error:
-        raise CheckFailed("parameter 'batch_size':" if "batch_size" in merged else "Task:", str(error)) from error
+        raise CheckFailed("parameter 'batch_size':" if "batch_size" in whole else "Task:", str(error)) from error
     parts = {"train": splits.train, "validation": splits.validation}
     batches = {name: batch_of(part, name, batch_size, odd.get(name)) for name, part in parts.items()}
     small, traced = replace(splits, **batches, test=None), TracedTask(task, splits)  # type: ignore[arg-type]
@@ -389,7 +398,7 @@ def check_lengths(splits: Splits, space: Space) -> None:
         if len(part) == 0:
             where = f"the {name} part of the data{place_of(space.task.data)}"
             raise CheckFailed(where, "has no examples", advice.get(name, "the data function must return some"))
-    size = splits.constants.get("batch_size", space.declared.get("batch_size", space.task.batch_size))
+    size = whole_config(space.declared, data_constants=splits.constants).get("batch_size", space.task.batch_size)
     num, held_out = len(splits.train), len(splits.validation)
     if isinstance(size, int) and size > num:
         text = "batch_size %d is above the %d training examples (%d of %d are for validation): each epoch is one batch"

@@ -24,6 +24,7 @@ from tuner.spec.resources import Resources
 from tuner.spec.script import Script
 from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space_objects import saves_checkpoints
+from tuner.training.task import whole_config
 from tuner.tuning.budget import Budget, mean_epochs
 from tuner.tuning.call import Request
 from tuner.tuning.searchers.forest import NUM_RANDOM
@@ -121,9 +122,9 @@ def notes(request: Request) -> list[str]:
         lines += [f"constraints {', '.join(map(str, e.aim.constraints))}"]
     if isinstance(space.train, Command):
         with contextlib.suppress(Exception):  # of a function of tune.sample_from, which the first trial tells
-            words = space.train.filled(
-                parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]), {space.length: e.max_epochs}
-            )
+            drawn = variants(space.searched, e.seed, 0)[0]
+            whole = whole_config(drawn, space.constants, length=space.length, max_epochs=e.max_epochs)
+            words = space.train.filled(whole)
             lines += [f"command     {shlex.join(masked(words))} (example)"]
     if targets := space.train.targets(space.names) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
