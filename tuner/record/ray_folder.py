@@ -15,10 +15,11 @@ from tuner.core.events import Event
 from tuner.errors import RequestError
 from tuner.record.lines import MOST_ID, MOST_TIME, is_trial_id
 from tuner.record.reading import Hold
-from tuner.record.records import Folding, TrialRecord, finite
+from tuner.record.records import Folding, TrialRecord
 from tuner.record.report_keys import EPOCH, RAY_KEYS
 from tuner.record.storage.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import finite, is_number, usual_mode
 from tuner.spec.option_values import MOST_EPOCHS
 
 # Maximum number of entries in a Ray folder, about one per trial; each entry takes four file look-ups.
@@ -27,8 +28,6 @@ MOST_FILE, MOST_OF_ALL = 64 << 20, 256 << 20  # maximum bytes of one file, and o
 OF_A_TRIAL = ("params.json", "result.json", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
 RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray also wrote warmup_time
-UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # parts of the names of metrics to maximize
-DOWN = ("loss", "error", "rmse", "mse", "mae", "perplexity")
 
 
 def is_ray_folder(folder: Path) -> bool:
@@ -108,16 +107,17 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
 
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
-    """Guesses metric and mode: the most frequent metric named as in DOWN (min), else as in UP (max), else any (min)."""
+    """Guesses metric and mode by `usual_mode`: the most frequent metric to minimize, else to maximize, else any."""
     names = Counter(
         name
         for trial in trials
         for name, value in (trial.reports[-1].metrics if trial.reports else {}).items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        if is_number(value)
     )
-    for words, mode in ((DOWN, "min"), (UP, "max")):
+    for mode in ("min", "max"):
         for name, _ in names.most_common():
-            if any(word in name.lower() for word in words):
+            # `usual_mode` leaves a score open, because some are minimized; most are not.
+            if usual_mode(name) == mode or (mode == "max" and "score" in name.lower()):
                 return name, mode
     return next(iter(names), "metric"), "min"
 

@@ -15,6 +15,7 @@ from typing import Any
 from tuner.errors import nearest
 from tuner.spec import domains
 from tuner.spec.command import Command
+from tuner.spec.metrics import is_number
 from tuner.spec.option_values import MOST_SAMPLES
 from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space import Space
@@ -206,7 +207,7 @@ def _choice(of: str, values: Any, probabilities: Any = None, is_grid: bool = Fal
         return domain
     if is_grid:
         raise ValueError(f"{of}: a grid tries each value once; leave probabilities out, or write method: random")
-    numbers = probabilities if isinstance(probabilities, list) and all(map(domains.is_number, probabilities)) else []
+    numbers = probabilities if isinstance(probabilities, list) and all(map(is_number, probabilities)) else []
     if len(numbers) != len(values) or min(numbers) < 0 or not math.isclose(sum(numbers), 1, rel_tol=1e-5):
         raise ValueError(f"{of}: probabilities must have a number for each value, and sum to 1")
     domain.set_sampler(Weighted([each / sum(numbers) for each in numbers]), allow_override=True)
@@ -298,7 +299,7 @@ def _check_keys(
 
 def _number(of: str, declared: Mapping[str, Any], key: str, default: Any = None) -> Any:
     value = declared.get(key, default)
-    if not domains.is_number(value) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         hint = "; YAML reads 1e-5 as a text, write 1.0e-5" if isinstance(value, str) else ""
         raise ValueError(f"{of}: {key}={value!r}: must be a number{hint}")
     return value

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from tuner.record.records import sign_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.spec.experiment import values_of
+from tuner.spec.metrics import sign_of
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
 from tuner.views.figures.values import BEST, LAST, shared_epoch, title_of

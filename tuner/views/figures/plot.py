@@ -19,8 +19,9 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from tuner.errors import printable
-from tuner.record.records import TrialRecord, kept, sign_of
+from tuner.record.records import TrialRecord, kept
 from tuner.record.texts import flat_parameters, formatted
+from tuner.spec.metrics import sign_of
 
 Figure = dict[str, Any]
 Point = tuple[Any, ...]  # x, y, and optionally the trial's id and the hover text
