@@ -27,11 +27,11 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Formats a number of seconds: `45 s`, `3 m 5 s`, `2 h 10 m`."""
+    """Formats a number of seconds: `45 s`, `3 min 5 s`, `2 h 10 min`, as `dom.js` does."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    return f"{whole // 60} m {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} m"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 def formatted(value: Any) -> str:

@@ -64,7 +64,7 @@ def test_a_resume_says_that_its_budget_is_used_up_or_below_one_trial(tmp_path):
     events = [{"event": "experiment_started", "time": 0.0}, {**begun, "time": 5.0}]
     events += [{**reported, "trial": "00000", "epoch": epoch, "time": 10.0 * epoch} for epoch in (1, 2, 3)]
     for history, note in (
-        (events, "--time-budget 60s: too little for a trial of 8 epochs, which takes 1 m 20 s"),
+        (events, "--time-budget 60s: too little for a trial of 8 epochs, which takes 1 min 20 s"),
         (
             [*events, {"event": "experiment_finished", "state": "finished", "time": 60.0}],
             "earlier sessions have used up",
