@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from tuner.errors import Parser, RequestError, blamed, failed, say
+from tuner.record.format import JOURNAL
 from tuner.record.reading import Reading
 from tuner.record.records import TrialRecord, finite
 from tuner.record.storage.lock import abandoned
@@ -111,7 +112,7 @@ def running(results: Path, known: dict[Path, tuple[int, Trials]]) -> Trials:
     `known` caches each journal's running trials and its last change (ns); only a changed journal is read again.
     """
     trials: Trials = []
-    for path in sorted(results.glob("*/journal.jsonl")):
+    for path in sorted(results.glob(f"*/{JOURNAL}")):
         folder = path.parent
         try:
             with blamed(folder.name):

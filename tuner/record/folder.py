@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tuner.errors import RequestError
-from tuner.record.saved_experiment import COPY, JOURNAL, why_foreign
+from tuner.record.format import JOURNAL
+from tuner.record.saved_experiment import COPY, why_foreign
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import LOCK, driver_of, locked

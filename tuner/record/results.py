@@ -13,6 +13,7 @@ from tuner.core.timing import Session
 from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.confirm import Confirmation, confirmation
+from tuner.record.format import JOURNAL
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading
 from tuner.record.records import Report, TrialRecord, kept
@@ -207,7 +208,7 @@ class Following:
 
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self.folder = folder
-        self._reading = Reading(folder / "journal.jsonl", most_bytes)
+        self._reading = Reading(folder / JOURNAL, most_bytes)
         self._stats: SearchStats | None = None
 
     def load(self, until: float | None = None, hold: Hold = lambda weight: None) -> ExperimentRecord:
@@ -224,7 +225,7 @@ class Following:
         hold(facts_weight)
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
-        journal = folder / "journal.jsonl"
+        journal = folder / JOURNAL
         if facts.get(BEGUN) and not (journal.exists() and journal.stat().st_size):
             raise lost_journal(journal)
         folding = self._reading.read_on(until, lambda weight: hold(facts_weight + weight))

@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
 from tuner.record.confirm import ConfirmedSetting
+from tuner.record.format import JOURNAL
 from tuner.record.reading import NotYet
 from tuner.serve.access.guard import HEADERS, Guard, Keys, add_signin, is_loopback
 from tuner.serve.actions import add_actions
@@ -303,7 +304,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
         name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
         """Sends the journal's lines as server-sent events as soon as they are written; `id` is the line's number."""
-        journal = (served.folder(name) or served.reader.root / name) / "journal.jsonl"
+        journal = (served.folder(name) or served.reader.root / name) / JOURNAL
         frames = event_frames(journal, last_event_id or after, app.state.stopping)
         return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # for nginx: do not buffer events
 

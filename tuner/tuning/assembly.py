@@ -29,6 +29,7 @@ from tuner.engine.workers.trainable import trainable_of
 from tuner.record import clock
 from tuner.record.confirm import to_repeat
 from tuner.record.data_folders import seal_key
+from tuner.record.format import JOURNAL
 from tuner.record.journal import Journal
 from tuner.record.reading import scan
 from tuner.record.records import Folding
@@ -128,7 +129,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             is_task=space.train is None,
             key="" if request.trusted or space.task else seal_key(request.facts.get("id")),
         ).run(),
-        to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / "journal.jsonl").events).records()),
+        to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / JOURNAL).events).records()),
         may_start=(lambda none_left: True) if pbt else scheduler.may_start,
         is_confirming=lambda: budget.confirming,
         is_over=lambda: bool(stopper.reason),

@@ -15,6 +15,7 @@ from tuner.engine.local.process_state import process_state
 from tuner.engine.processes import launch
 from tuner.errors import InterruptedEarly, RequestError, say
 from tuner.record.data_folders import remember, remember_command
+from tuner.record.format import JOURNAL
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.files import sync, why_unsafe
@@ -140,7 +141,7 @@ def open_journal(request: Request) -> Journal:
     """Opens the journal; writes experiment.json and the session's first event (the options that a replay needs)."""
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
-    journal = Journal(folder / "journal.jsonl", len(request.history))
+    journal = Journal(folder / JOURNAL, len(request.history))
     past: dict[str, Any] = {"past": request.past} if request.past and not request.history else {}
     journal.write(
         "experiment_resumed" if request.history else "experiment_started",

@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 
 from tuner.errors import RequestError, blamed
+from tuner.record.format import JOURNAL
 from tuner.record.notes import FILE as NOTES
 from tuner.record.ray_folder import is_ray_folder, ray_files_in
 from tuner.record.reading import NotYet
@@ -205,7 +206,7 @@ class ResultsReader:
         folder = self.root / name
         if not (name and re.fullmatch(rows_of(Options)["name"].pattern, name, re.ASCII) and _is_experiment(folder)):
             raise NotThere(f"no experiment of that name in {self.root}")
-        if any(map(os.path.islink, (folder, folder / FILE, folder / "journal.jsonl"))):
+        if any(map(os.path.islink, (folder, folder / FILE, folder / JOURNAL))):
             raise NotThere("that experiment is a link, and links are not followed")
         return folder
 
@@ -258,7 +259,7 @@ class ResultsReader:
 
 def _stamp(folder: Path) -> object:
     """Returns a value that changes when experiment.json, the journal, best/config.json, notes or Ray's files change."""
-    files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
+    files = [folder / FILE, folder / JOURNAL, folder / "best" / "config.json"]
     try:
         own = files if os.path.lexists(files[0]) else ray_files_in(folder)
         return [_stat(path) for path in (*own, folder / NOTES)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.errors import RequestError, blamed, say
 from tuner.errors.gate import fingerprint
 from tuner.record.checkpoints import load_state
-from tuner.record.format import FIELD, check_format
+from tuner.record.format import FIELD, JOURNAL, check_format
 from tuner.record.lines import from_words, strict
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
@@ -308,7 +308,7 @@ def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
 
 def _search_of(best: Path) -> Path | None:
     """Returns the experiment's folder of `best/` or of a folder in `best/front/`; None if it lies elsewhere alone."""
-    return next((each for each in best.parents[:3] if (each / "journal.jsonl").is_file()), None)
+    return next((each for each in best.parents[:3] if (each / JOURNAL).is_file()), None)
 
 
 def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:

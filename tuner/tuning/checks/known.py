@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tuner.errors import RequestError
+from tuner.record.format import JOURNAL
 from tuner.record.lines import text_of
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord, load, load_named
 from tuner.record.saved_experiment import FILE, UNREADABLE, latest_experiment
 from tuner.record.storage.files import MOST_BYTES, bytes_in, json_in
 from tuner.record.storage.made import temporary_folder
-from tuner.record.storage.object_store import JOURNAL, ObjectStore
+from tuner.record.storage.object_store import ObjectStore
 from tuner.record.texts import METRIC, counted, flat
 from tuner.spec import domains, parameters
 from tuner.spec.constraints import Aim
