@@ -93,9 +93,9 @@ class ExperimentRecord:
         chosen = tuple(trial for trial in self.trials if winner and trial.id in winner.trials) or self.searched
         return SearchStats(self.rules, chosen, self.refused, self.length + self.grace > 0)
 
-    @property
+    @cached_property
     def rules(self) -> Experiment:
-        """The experiment with its rule's present rungs: `tuner.rules.own_length` moves them."""
+        """The options with the rungs in force, which `tuner.rules.own_length` moves."""
         return at_length(self.experiment, self.length, self.grace)
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -14,7 +14,7 @@ from tuner.record.report_keys import SPEED, USAGE
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.texts import counted, flat, formatted
 from tuner.rules.asha import percentile
-from tuner.rules.own_length import at_length, of_grace, of_length
+from tuner.rules.own_length import of_grace, of_length
 from tuner.spec.metrics import all_diverged, one_value, without_metric
 from tuner.spec.spaces import is_path
 from tuner.views import commands
@@ -161,7 +161,7 @@ def _failed(record: ExperimentRecord) -> str:
 
 def _rule(record: ExperimentRecord) -> str:
     changed = f"{record.changed[:1].upper()}{_sentence(record.changed[1:])} " if record.changed else ""
-    rungs, before = record.rules.rungs_before_end(), at_length(record.experiment, record.length).grace_period
+    rungs, before = record.rules.rungs_before_end(), replace(record, grace=0).rules.grace_period
     moved = [of_length(record.length, rungs)] if record.length else []
     moved += [of_grace(before, record.grace, rungs)] if record.grace else []
     return f"{changed}{' '.join(f'{each[:1].upper()}{each[1:]}.' for each in moved)}".strip()
