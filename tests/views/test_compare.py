@@ -131,7 +131,7 @@ def test_what_is_compared_of_a_long_search_stays_small(tmp_path):
         lines.append({**of, "event": "report", "epoch": 1, "metrics": {"loss": -trial}})
     (folder / "journal.jsonl").write_bytes(lines_of(*lines))
     compared = compared_of(load(folder))
-    assert len(compared.steps) == compare.MOST_STEPS and len(compared.distributions["best"].rows) == compare.MOST_POINTS
+    assert len(compared.steps) == compare.MAX_STEPS and len(compared.distributions["best"].rows) == compare.MOST_POINTS
     assert [step.value for step in (compared.steps[0], compared.steps[-1])] == [0, -999]
     assert compare.thinned(range(10_001), 5) == [0, 2500, 5000, 7500, 10_000] and compare.thinned([1, 2], 5) == [1, 2]
     assert compared.distributions["best"].rows[-1][1] == 1 and compared.distributions["best"].size == 1000

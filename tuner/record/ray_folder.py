@@ -23,7 +23,7 @@ from tuner.spec.metrics import finite, is_number, usual_mode
 from tuner.spec.option_values import MOST_EPOCHS
 
 # Maximum number of entries in a Ray folder, about one per trial; each entry takes four file look-ups.
-MOST_ENTRIES = 20_000
+MAX_RAY_ENTRIES = 20_000
 MOST_FILE, MOST_OF_ALL = 64 << 20, 256 << 20  # maximum bytes of one file, and of all files together; a report has 1 kB
 OF_A_TRIAL = ("params.json", "result.json", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
@@ -35,7 +35,7 @@ def is_ray_folder(folder: Path) -> bool:
     if is_file_in(folder, "tuner.pkl"):
         return True
     with os.scandir(folder) as entries:
-        return any(_is_state_file(entry.name) for entry in islice(entries, MOST_ENTRIES))
+        return any(_is_state_file(entry.name) for entry in islice(entries, MAX_RAY_ENTRIES))
 
 
 def _is_state_file(name: str) -> bool:
@@ -47,8 +47,8 @@ def ray_files_in(folder: Path) -> list[Path]:
     paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
-            if number >= MOST_ENTRIES:
-                raise RequestError(f"{folder} has more than {MOST_ENTRIES:,} entries, too many to be shown")
+            if number >= MAX_RAY_ENTRIES:
+                raise RequestError(f"{folder} has more than {MAX_RAY_ENTRIES:,} entries, too many to be shown")
             if _is_state_file(entry.name):
                 paths += [folder / entry.name]
             elif entry.is_dir(follow_symlinks=False):

@@ -20,7 +20,7 @@ from tuner.spec.experiment import Experiment
 logger = logging.getLogger(__name__)
 FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; COPY is read if FILE is damaged or missing
 BEGUN = "begun"  # this fact says that the journal has had an event, so an empty or missing journal was lost
-MOST_NAMES = 5  # maximum number of experiments that an error text names
+MAX_LISTED_EXPERIMENTS = 5  # maximum number of experiments that an error text names
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
 
 
@@ -139,8 +139,8 @@ def no_experiment(folder: Path) -> str:
         return f"{folder} is {'a file, ' * folder.is_file()}not an experiment's folder{meant}"
     others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
-    more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
-    hint = f"the newest there: {', '.join(others[:MOST_NAMES])}{more}"
+    more = f" and {len(others) - MAX_LISTED_EXPERIMENTS} more" if len(others) > MAX_LISTED_EXPERIMENTS else ""
+    hint = f"the newest there: {', '.join(others[:MAX_LISTED_EXPERIMENTS])}{more}"
     if not others:
         hint = "this folder has no experiments: give another --results"
     elif close:

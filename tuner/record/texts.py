@@ -18,7 +18,7 @@ from tuner.spec.spaces import is_in_main
 
 # What stands before a parameter's or a metric's name where a column of ours has that name, as in Ray's own tables.
 PARAMETER, METRIC = "config/", "metrics/"
-MOST_NAME = 200  # maximum characters of a nested name, because each of a million values may repeat a long name
+MAX_NAME_CHARS = 200  # maximum characters of a nested name, because each of a million values may repeat a long name
 
 
 def counted(count: int, noun: str) -> str:
@@ -50,9 +50,9 @@ def flat_parameters(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     while levels:
         above, items = levels[-1]
         for name, value in items:
-            name = f"{above}{name}"[:MOST_NAME] if above else name
+            name = f"{above}{name}"[:MAX_NAME_CHARS] if above else name
             if isinstance(value, dict) and value.keys() != {"grid_search"}:
-                levels.append((f"{name}/"[:MOST_NAME], iter(value.items())))
+                levels.append((f"{name}/"[:MAX_NAME_CHARS], iter(value.items())))
                 break
             yield name, value
         else:

@@ -15,7 +15,7 @@ from tuner.record.search_stats import RungKey
 from tuner.record.texts import counted
 from tuner.spec.metrics import Goal
 
-LEAST = 4  # minimum number of trials; the interval of fewer is unknown
+MIN_TRIALS = 4  # minimum number of trials; the interval of fewer is unknown
 LEVEL = 0.95
 Pair = tuple[float, float]
 
@@ -88,7 +88,7 @@ def rank_correlation(pairs: Sequence[Pair]) -> Correlation:
     pair of neighbours.
     """
     n = len(pairs)
-    if n < LEAST:
+    if n < MIN_TRIALS:
         return Correlation(n)
     try:
         value = correlation(*(_ranks(column) for column in zip(*pairs, strict=True)))

@@ -26,9 +26,9 @@ from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
 LONG_NUMBER = 6  # two equal numbers of at most so many characters may be equal by chance
-MOST_RUNGS = 4  # how many rungs a verdict names
+MAX_NAMED_RUNGS = 4  # how many rungs a verdict names
 MOST_CLOSE = 10  # maximum number of close calls that a verdict lists
-CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
+CLOSE_CALL_SHARE = 0.05  # a close call misses its cutoff by less than this share of its rung's interquartile range
 CLOSE_CALLS = "close calls"
 OUT_OF_TIME = "out of time"  # the outcome of a search that a budget ended
 LEAST_SCORES = 8  # with fewer values, the spread of a rung means little and counts as 0
@@ -107,7 +107,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("saved", saved),
         Point(CLOSE_CALLS, close),
         Point("good trials pruned?", good_pruned),
-        Point("prediction", described(record, MOST_RUNGS)),
+        Point("prediction", described(record, MAX_NAMED_RUNGS)),
         Point("how sure?", certainty(record)),
     ]
     known = [point for point in points if point.text]
@@ -257,19 +257,19 @@ def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
         is_known, scores = len(rung.scores) >= LEAST_SCORES, rung.scores
         spread = percentile(scores, 75) - percentile(scores, 25) if is_known else 0.0
         spreads[rung.band, rung.bracket, rung.rung] = spread
-    widest = CLOSE * max(spreads.values(), default=0.0)
+    widest = CLOSE_CALL_SHARE * max(spreads.values(), default=0.0)
     for margin, index, number in takewhile(lambda each: each[0] < widest, record.stats.ranked_decisions):
         trial = record.trials[index]
         decision = trial.decisions[number]
         spread = spreads.get((decision.band, decision.bracket, decision.rung or 0), 0.0)
-        if decision.action == "stop" and trial.status == "pruned" and margin < CLOSE * spread:
+        if decision.action == "stop" and trial.status == "pruned" and margin < CLOSE_CALL_SHARE * spread:
             calls.append(CloseCall(trial.id, decision.epoch, margin, margin / spread))
     calls.sort(key=lambda call: call.share)
     if record.refused or record.experiment.aim.several or not any(rung.stopped for rung in record.stats.rungs):
         return calls, ""
     if not any(spread > 0 for spread in spreads.values()):
         return calls, f"Unknown: no rung has {LEAST_SCORES} different results to compare."
-    missed = f"missed the cutoff by less than {100 * CLOSE:.0f} % of the rung's interquartile range."
+    missed = f"missed the cutoff by less than {100 * CLOSE_CALL_SHARE:.0f} % of the rung's interquartile range."
     return calls, f"{counted(len(calls), 'pruned trial') if calls else 'No pruned trials'} {missed}"
 
 

@@ -28,7 +28,7 @@ Replayed = Literal["asha", "asha-promotion", "median", "hyperband", "fifo"]
 REPLAYED: tuple[str, ...] = get_args(Replayed)
 WITH_RUNGS = ("asha", "asha-promotion")
 MOST_BRACKETS = 8
-MOST_REPORTS = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
+MAX_REPLAYED = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
 
 
 @dataclass(frozen=True)
@@ -190,10 +190,10 @@ class AlternativeRow(NamedTuple):
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
-    """Returns one row per set of stopping rules, the search's own first; none without values or beyond MOST_REPORTS."""
+    """Returns one row per set of stopping rules, the search's own first; none without values or beyond MAX_REPLAYED."""
     own = record.rules
     beyond = sum(_epochs_beyond(trial, own.max_epochs) for trial in record.searched)
-    if own.aim.several or not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
+    if own.aim.several or not record.stats.ranked or record.stats.num_reports + beyond > MAX_REPLAYED:
         return []
     grace, factor = own.grace_period, own.reduction_factor
     first = [(own.scheduler, grace, factor)] if own.scheduler in REPLAYED and not record.facts.get("foreign") else []

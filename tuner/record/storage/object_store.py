@@ -33,7 +33,7 @@ LAST_TRIES_S = 30.0  # how many seconds failed uploads are retried when a search
 OF_THIS_MACHINE = (".lock", ".driver", DATA, *(aside.name for aside in asides_of(Path("best"))))
 PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
 # Maximum parts that pyarrow buffers; without a limit, the upload of a 500 MB file takes 900 MB of memory.
-MOST_PARTS = 8
+MAX_BUFFERED_PARTS = 8
 
 
 class ObjectStore:
@@ -135,7 +135,7 @@ class ObjectStore:
         with stream:
             for number, part in enumerate(iter(lambda: content.read(PART_BYTES), b""), 1):
                 stream.write(part)
-                if number % MOST_PARTS == 0:
+                if number % MAX_BUFFERED_PARTS == 0:
                     stream.flush()  # frees memory: waits until the store has all parts so far
 
     def remove(self, name: str, relative: str) -> None:

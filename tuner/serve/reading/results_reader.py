@@ -31,7 +31,7 @@ from tuner.views.figures.catalogue import CHOICES, FIGURES, FigureName
 
 MOST_JOURNAL_BYTES = 512 << 20  # maximum bytes of a journal; enough for a million trials of three reports
 AGAIN_S = 5.0  # seconds until an unreadable, unchanged folder is read again; 20 times the failed read's time, if longer
-MOST_MEMORY = 2 << 30  # bytes, as `files.weight` estimates; 230,000 trials of three reports reach it, but take 1.5 GB
+MAX_RECORD_BYTES = 2 << 30  # as `files.weight` estimates; 230,000 trials of three reports reach it, but take 1.5 GB
 MOST_DRAWN = 4  # choices of a figure that are kept; a further choice replaces the oldest
 LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
 VIEW_S = 10.0  # seconds for reading one experiment; after that, the client is asked to retry
@@ -130,9 +130,9 @@ class ExperimentReader:
         return self.last
 
     def _reserve(self, weight: int) -> None:
-        if weight > MOST_MEMORY:
+        if weight > MAX_RECORD_BYTES:
             raise RequestError(
-                f"{self.folder} has too many values to be shown here: they need more than {MOST_MEMORY >> 20:,} "
+                f"{self.folder} has too many values to be shown here: they need more than {MAX_RECORD_BYTES >> 20:,} "
                 f"MiB of memory; run python -m tuner.report, which accepts more"
             )
         self._held = max(weight, LEAST_WEIGHT)
@@ -234,12 +234,12 @@ class ResultsReader:
             time.sleep(0.001)  # otherwise, this thread would get the lock again before the threads that wait for it
 
     def _make_room(self, reader: ExperimentReader) -> None:
-        """Drops records of other experiments, the least recently requested first, until all fit into MOST_MEMORY."""
+        """Drops records of other experiments, the least recently requested first, until MAX_RECORD_BYTES hold all."""
         with self._lock:
             readers = list(self._experiments.values())
         total = sum(each.weight for each in readers)
         for each in readers:
-            if total > MOST_MEMORY and each is not reader:
+            if total > MAX_RECORD_BYTES and each is not reader:
                 total -= each.weight
                 each.forget()
 

@@ -32,10 +32,10 @@ from tuner.spec.space import Space
 from tuner.tuning.searchers.named import num_settings
 from tuner.tuning.searchers.past import Cells, Standing, cells_of, columns_of
 
-FIRST = 3  # settings of a past search that run first
+NUM_RUN_FIRST = 3  # settings of a past search that run first
 MOST_KNOWN = 1000  # maximum number of settings that are kept of a source
-MOST_SHOWN = 100  # maximum characters of a reason, and MOST_NAMES of names, in a note or an error text
-MOST_NAMES = 5
+MAX_SHOWN_CHARS = 100  # maximum characters of a reason, and MAX_SHOWN_NAMES of names, in a note or an error text
+MAX_SHOWN_NAMES = 5
 LEARNING = ("forest", "hyperopt", "optuna", "nsga2", "bohb")  # searchers that learn from the trials of past searches
 ALLOWED = "give an experiment's name or folder, a best/config.json, or a .csv file with one setting per row"
 # Beginnings of the columns' names in the tables of Ray Tune (`config/lr`), W&B (`config.lr`) and Optuna (`params_lr`).
@@ -76,12 +76,12 @@ def past_of(experiment: Experiment, space: Space) -> dict[str, Any]:
         good = [pair for pair in ranked if pair[1].rank and math.isfinite(pair[1].rank.loss)]
         unranked = [pair for pair in fitting if not pair[1].rank]
         lost += ["one without the metric"] * (len(unranked) if good else 0)
-        left_out = f"; {len(lost)} of {len(known)} left out, such as {lost[0][:MOST_SHOWN]}" if lost else ""
+        left_out = f"; {len(lost)} of {len(known)} left out, such as {lost[0][:MAX_SHOWN_CHARS]}" if lost else ""
         if not fitting:
             what = f"no setting of this space, whose parameters are {_listed(declared)}" if known else "has no setting"
             raise RequestError(f"--start-from {source}: {what}{left_out}; {ALLOWED}")
         usable = dict.fromkeys(tuple(cells) for cells, _ in good or unranked)
-        new = [cells for cells in usable if cells not in first][: FIRST if good else MOST_KNOWN]
+        new = [cells for cells in usable if cells not in first][: NUM_RUN_FIRST if good else MOST_KNOWN]
         first |= dict.fromkeys(new)
         told = [[*cells, each.epochs] for cells, each in _fewer(ranked)] if experiment.searcher in LEARNING else []
         note = f"{label}: {counted(len(new), 'setting')} first"
@@ -103,8 +103,8 @@ def past_of(experiment: Experiment, space: Space) -> dict[str, Any]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = [name[:MOST_SHOWN] for name in itertools.islice(names, MOST_NAMES + 1)]
-    return ", ".join([*shown[:MOST_NAMES], *["..."] * (len(shown) > MOST_NAMES)])
+    shown = [name[:MAX_SHOWN_CHARS] for name in itertools.islice(names, MAX_SHOWN_NAMES + 1)]
+    return ", ".join([*shown[:MAX_SHOWN_NAMES], *["..."] * (len(shown) > MAX_SHOWN_NAMES)])
 
 
 def _lacking(columns: Iterable[str], settings: list[Cells]) -> list[str]:

@@ -33,7 +33,7 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Splits, read_examples
 from tuner.training.loop import Training
-from tuner.training.metrics import MOST_BYTES, REMEDY, bytes_of, of_batch
+from tuner.training.metrics import MAX_OUTPUT_BYTES, REMEDY, bytes_of, of_batch
 from tuner.training.parallel import stages_of
 from tuner.training.plain import load_plain
 from tuner.training.sources import predicts_classes
@@ -62,7 +62,7 @@ from tuner.tuning.checks.failed import (
 logger = logging.getLogger(__name__)
 # Maximum number of input values in a tried batch: those of 10 MNIST images. With 85 CIFAR images, MobileNet at 112
 # pixels would take 30 s.
-MOST_VALUES = 2**13
+MAX_BATCH_VALUES = 2**13
 MOST_TARGETS = 2_000  # that a metric is tried with
 CHUNK_BYTES = 2**20  # bytes that are searched for NaN at a time: 614 MB (CIFAR-10 as float32) take 0.11 s in all
 NAN = "look for log(0), a division by 0 or an overflow"
@@ -225,7 +225,7 @@ class TracedTask:
         def call(outputs: Any, targets: Tensor) -> Any:
             if known is None:
                 return function(outputs, targets)
-            if not streams(metric) and bytes_of(outputs) / len(targets) * len(known) > MOST_BYTES:
+            if not streams(metric) and bytes_of(outputs) / len(targets) * len(known) > MAX_OUTPUT_BYTES:
                 raise ValueError(f"the outputs of all {len(known):,} examples are too large to keep; {REMEDY}")
             some = np.unique(np.linspace(0, len(known) - 1, MOST_TARGETS).astype(int))
             rows = torch.arange(len(some)) % len(targets)
@@ -437,8 +437,8 @@ def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFail
 
 def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
     """Returns a part's first examples and row `odd`: a full and a smaller batch, or fewer if examples are large."""
-    values = np.size(part.inputs[0]) if isinstance(part, Arrays) else MOST_VALUES // 8
-    most = max(2, MOST_VALUES // max(1, int(values)))
+    values = np.size(part.inputs[0]) if isinstance(part, Arrays) else MAX_BATCH_VALUES // 8
+    most = max(2, MAX_BATCH_VALUES // max(1, int(values)))
     rest = len(part) % batch_size
     # If an epoch's last batch has one example, a batch of one is tried, because batch norm cannot train on it.
     num = batch_size + rest if batch_size <= most else 1 if rest == 1 else most
