@@ -87,6 +87,19 @@ def setting(config: dict[str, Any]) -> str:
     return ", ".join(f"{n} {v:.6g}" if isinstance(v, float) else f"{n} {v}" for n, v in flat(config).items())
 
 
+def domain_text(described: dict[str, Any], most: int = 10) -> str:
+    """Formats what `domains.describe` returns: `{4, 8, 16}`, `loguniform(0.0001, 0.1)`; cuts more than `most` values.
+
+    `described` may come from a file, so its entries may have any type.
+    """
+    if isinstance(values := described.get("values"), list):
+        shown = [formatted(value) for value in (values if len(values) <= most else values[: most - 1])]
+        return "{" + ", ".join(shown + ["..."] * (len(values) > most)) + "}"
+    ends = [formatted(described[end]) for end in ("lower", "upper") if end in described]
+    ends += [f"step {formatted(described['q'])}"] if "q" in described else []
+    return f"{described.get('kind', '')}({', '.join(ends)})"
+
+
 def command(module: str, *words: str) -> str:
     """Returns a command of this package for the shell, by `uv run` if uv started this process in a project."""
     project, python = Path(sys.prefix).parent, shlex.quote(sys.executable)

@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from tuner.record.results import ExperimentRecord
-from tuner.record.texts import counted, flat_parameters, formatted
+from tuner.record.texts import counted, domain_text, flat_parameters, formatted
 from tuner.spec.experiment import values_of
 from tuner.spec.metrics import sign_of
 from tuner.views.figures import plot
@@ -203,19 +203,11 @@ def _parameters(facts: dict[str, Any]) -> dict[str, str]:
     return {name[:MOST_TEXT]: plot.cut(text, MOST_TEXT) for name, text in texts.items()}
 
 
-def _range(domain: Any) -> str:
-    """Describes a domain of experiment.json: `loguniform 0.0001 to 0.1`, `choice of 8, 16, 32`."""
-    if not isinstance(domain, dict):
-        return _text(domain)
-    branches, kind, values = domain.get("branches"), _text(domain.get("kind", "")), domain.get("values")
-    if isinstance(branches, list):
-        plain = (each | {"branches": None} if isinstance(each, dict) else each for each in branches[:MAX_NAMES])
-        return " or ".join(map(_range, plain))
-    if isinstance(values, list):
-        return f"{kind} of {', '.join(map(_text, values[:MOST_TEXT]))}"
-    ends = [_text(domain[end]) for end in ("lower", "upper") if end in domain]
-    step = f", in steps of {_text(domain['q'])}" if "q" in domain else ""
-    return f"{kind} {' to '.join(ends)}{step}".strip()
+def _range(described: Any) -> str:
+    """Formats a parameter of experiment.json; a conditional one has a domain in each of its branches."""
+    branches = described.get("branches") if isinstance(described, dict) else None
+    each = branches[:MAX_NAMES] if isinstance(branches, list) else [described]
+    return " or ".join(domain_text(one, MOST_TEXT) if isinstance(one, dict) else _text(one) for one in each)
 
 
 def _text(value: Any) -> str:

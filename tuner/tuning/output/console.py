@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner.core.state import State
 from tuner.engine.workers.surroundings import ABOVE, INSIDE, IS_EXPERIMENT, surroundings_of
-from tuner.record.texts import counted, setting
+from tuner.record.texts import counted, domain_text, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.rules.own_length import at_length
 from tuner.spec import domains, parameters
@@ -325,13 +325,7 @@ def domain(declared: Any) -> str:
         return ", ".join(f"{name}={domain(each)}" for name, each in domains.leaves(declared))
     if domains.is_constant(declared):
         return str(declared)
-    described = domains.describe(declared)
-    if "values" in described:
-        values = [str(value) for value in described["values"]]
-        return "{" + ", ".join(values if len(values) <= 10 else [*values[:9], "..."]) + "}"
-    bounds = ", ".join(f"{described[end]:g}" for end in ("lower", "upper") if end in described)
-    step = f", step {described['q']:g}" if "q" in described else ""
-    return f"{described['kind']}({bounds}{step})"
+    return domain_text(domains.describe(declared))
 
 
 def per_trial(r: Resources) -> str:
