@@ -164,32 +164,19 @@ class TrialSpec:
 
 
 def whole_config(
-    parameters: Config,
-    constants: Config | None = None,
-    *,
-    data_constants: Config | None = None,
-    seed: int | None = None,
-    length: str = "",
-    max_epochs: int = 0,
-) -> dict[str, Any]:
+    parameters: Config, constants: Config | None = None, *, data_constants: Config | None = None,
+    seed: int | None = None, length: str = "", max_epochs: int = 0,
+) -> dict[str, Any]:  # fmt: skip
     """Return the whole setting of a trial, which its functions get as `config`.
 
-    Args:
-        parameters: the trial's sampled parameters; they take precedence over constants.
-        constants: the space's constants, which are copied, because a trial may change them.
-        data_constants: `Splits.constants`; all other values take precedence over them.
-        seed: the trial's seed, if its function gets that.
-        length: the name by which its function gets `max_epochs`; empty if it does not.
+    Its sampled parameters take precedence over the space's constants, which it gets as a copy, and both over
+    `Splits.constants`. `seed` is None, and `length`, the name of `max_epochs`, is empty unless its function gets them.
     """
-    own: dict[str, Any] = {} if seed is None else {"seed": seed}
-    own |= {length: max_epochs} if length else {}
-    return {**(data_constants or {}), **_merged(constants or {}, parameters), **own}
-
-
-def _merged(constants: Config, parameters: Config) -> dict[str, Any]:
+    constants, own = constants or {}, {} if seed is None else {"seed": seed}
     nested = (name for name in constants if isinstance(parameters.get(name), Mapping))
-    both = {name: _merged(constants[name], parameters[name]) for name in nested}
-    return {**copy.deepcopy(dict(constants)), **parameters, **both}
+    both = {name: whole_config(parameters[name], constants[name]) for name in nested}
+    whole = {**(data_constants or {}), **copy.deepcopy(dict(constants)), **parameters, **both}
+    return whole | own | ({length: max_epochs} if length else {})
 
 
 def trial_seed(seed: int, trial_id: str) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 import asking
 import pytest
 
+from tuner.core.events import RETURNED
 from tuner.record.records import Report, TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import command
@@ -90,11 +91,13 @@ def test_a_mode_that_contradicts_the_metric_is_noted_once_before_the_first_trial
 
 
 def test_a_resumed_search_names_the_rungs_that_a_trial_has_placed():
-    script, learned = find_space(str(Path(TINY).with_name("functions.py"))), {"event": "length_learned", "epochs": 8}
+    script, told = find_space(str(Path(TINY).with_name("functions.py"))), {"trial": "00000", "time": 1.0}
+    report = told | {"event": "report", "epoch": 8, "metrics": {"loss": 0.5}}
+    ended = told | {"event": "trial_ended", "status": "completed", "reason": RETURNED}
     experiment = Experiment(scheduler="asha", max_epochs=1000, grace_period=40, auto_grace=True)
     request = Request(experiment, script, {}, [], None, "")
     assert "after epochs 40, 80, 160, 320, 640 (until a trial ends by itself: its length" in console.schedule(request)
-    assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=[learned]))
+    assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=[report, ended]))
 
 
 def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():

@@ -14,7 +14,6 @@ from tuner.core.state import State
 from tuner.engine.workers.surroundings import ABOVE, INSIDE, IS_EXPERIMENT, surroundings_of
 from tuner.record.texts import counted, domain_text, setting
 from tuner.rules.hyperband import ADVICE, band_of
-from tuner.rules.own_length import at_length
 from tuner.spec import domains, parameters
 from tuner.spec.command import Command, masked, shown_name
 from tuner.spec.experiment import AUTO, Experiment, is_uri, milestones
@@ -278,14 +277,13 @@ def schedule(request: Request) -> str:
     most = counted(e.max_epochs, "epoch")
     trains = f"every trial trains {'at most ' if space.train else ''}{most}"
     if e.scheduler in ("asha", "asha-promotion"):
-        told = [event for event in request.history if event["event"] in ("length_learned", "grace_learned")]
-        length, grace = (max((each.get(name, 0) for each in told), default=0) for name in ("epochs", "grace_period"))
-        rules = at_length(e, length, grace)
+        rules = State(e, request.history).options
         rungs = rules.rungs_before_end()
         if not rungs:
             return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
         verbs = ("compares", "continues") if e.scheduler == "asha" else ("pauses", "promotes")
-        is_known = rules is not e or not space.train or space.length
+        has_moved = (rules.max_epochs, rules.grace_period) != (e.max_epochs, e.grace_period)
+        is_known = has_moved or not space.train or space.length
         until = "" if is_known else " (until a trial ends by itself: its length places them)"
         after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
         how = f"{verbs[0]} trials {after} and {verbs[1]} the best 1/{e.reduction_factor:g}"
