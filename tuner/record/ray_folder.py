@@ -22,8 +22,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import finite, is_number, usual_mode
 from tuner.spec.option_values import MOST_EPOCHS
 
-# Maximum number of entries in a Ray folder, about one per trial; each entry takes four file look-ups.
-MAX_RAY_ENTRIES = 20_000
+MAX_RAY_ENTRIES = 20_000  # in a Ray folder: about one per trial, and each takes four file look-ups
 MOST_FILE, MOST_OF_ALL = 64 << 20, 256 << 20  # maximum bytes of one file, and of all files together; a report has 1 kB
 OF_A_TRIAL = ("params.json", "result.json", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
@@ -108,12 +107,8 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
     """Guesses metric and mode by `usual_mode`: the most frequent metric to minimize, else to maximize, else any."""
-    names = Counter(
-        name
-        for trial in trials
-        for name, value in (trial.reports[-1].metrics if trial.reports else {}).items()
-        if is_number(value)
-    )
+    last = (trial.reports[-1].metrics for trial in trials if trial.reports)
+    names = Counter(name for metrics in last for name, value in metrics.items() if is_number(value))
     for mode in ("min", "max"):
         for name, _ in names.most_common():
             # `usual_mode` leaves a score open, because some are minimized; most are not.

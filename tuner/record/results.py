@@ -17,14 +17,7 @@ from tuner.record.format import JOURNAL
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading
 from tuner.record.records import Report, TrialRecord, kept
-from tuner.record.saved_experiment import (
-    BEGUN,
-    FILE,
-    check_same_search,
-    load_experiment,
-    lost_journal,
-    no_experiment,
-)
+from tuner.record.saved_experiment import BEGUN, FILE, check_same_search, load_experiment, lost_journal, no_experiment
 from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned

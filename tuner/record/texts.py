@@ -34,6 +34,11 @@ def duration(seconds: float) -> str:
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
+def exact_duration(seconds: float) -> str:
+    """Formats a number of seconds, below ten with two digits (`0.12 s`), else as `duration` does."""
+    return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
+
+
 def formatted(value: Any) -> str:
     """Formats a float with five significant digits, as the page does (0.12346, 1e+300), and other values by `str`."""
     return f"{float(f'{value:.5g}'):.15g}" if isinstance(value, float) else str(value)
@@ -88,10 +93,7 @@ def setting(config: dict[str, Any]) -> str:
 
 
 def domain_text(described: dict[str, Any], most: int = 10) -> str:
-    """Formats what `domains.describe` returns: `{4, 8, 16}`, `loguniform(0.0001, 0.1)`; cuts more than `most` values.
-
-    `described` may come from a file, so its entries may have any type.
-    """
+    """Formats what `domains.describe` returns or a file has: `{4, 8}`, `loguniform(0.01, 0.1)`; cuts beyond `most`."""
     if isinstance(values := described.get("values"), list):
         shown = [formatted(value) for value in (values if len(values) <= most else values[: most - 1])]
         return "{" + ", ".join(shown + ["..."] * (len(values) > most)) + "}"

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 from tuner.errors import RequestError, nearest
 
-# Words in the names of metrics whose larger or smaller values are better.
-LARGER = {"accuracy", "acc", "auc", "f1", "precision", "recall", "r2", "reward"}
-SMALLER = {"loss", "error", "perplexity", "rmse", "mse", "mae"}
+LARGER = {"accuracy", "acc", "auc", "f1", "precision", "recall", "r2", "reward"}  # words in names: larger is better
+SMALLER = {"loss", "error", "perplexity", "rmse", "mse", "mae"}  # words in names: smaller is better
 MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 NEGATED = {"neg", "negative", "minus"}  # words that reverse the direction: larger neg_log_loss is better
 

@@ -128,6 +128,10 @@ class Task:
     def all_metrics(self) -> dict[str, Metric]:
         return {**self.metrics, **self.final_metrics}
 
+    def batch_size_of(self, config: Config) -> int:
+        """Return the batch size of a setting; raises ValueError unless it is an integer >= 1."""
+        return whole_number("batch_size", config.get("batch_size", self.batch_size))
+
     def _check(self, name: str, value: object, optional: bool = False) -> None:
         if not (callable(value) or streams(value) or (optional and value is None)):
             what = "None" if value is None else f"a {type(value).__name__}"
@@ -144,7 +148,6 @@ class TrialSpec:
         precision, on_oom, strategy: as the options of these names.
         num_workers: number of processes that train the trial; more than 1 only with ddp.
         cpus, gpus: number of CPUs and GPUs of the whole trial.
-        constants: the space's constants; the config of a trial contains them, too.
     """
 
     config: Config
@@ -156,7 +159,6 @@ class TrialSpec:
     num_workers: int = 1
     cpus: float = 1
     gpus: float = 0
-    constants: Config = field(default_factory=dict)
 
     @property
     def num_threads(self) -> int:

@@ -180,8 +180,8 @@ def trainable(request: Request, resources: Resources) -> Any:
     """Returns the space's task or function as a trainable of Ray Tune, with the resources of one trial."""
     space, e, r = request.loaded_space.space, request.experiment, resources
     options = {name: getattr(e, name) for name in ("seed", "max_epochs", "precision", "on_oom", "strategy")}
-    spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus, constants=space.constants)
-    setup = trials.TrialSetup(spec, e, e.folder.absolute() / "ray", space.seeded, space.length)
+    spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus)
+    setup = trials.TrialSetup(spec, e, e.folder.absolute() / "ray", space.constants, space.seeded, space.length)
     shared = share_in_cluster(material(request)) if e.address else request.shared or share(material(request))
     if e.strategy == "ddp" and space.task is not None:
         own = partial(trials.train_in_workers, shared=shared, setup=setup)

@@ -7,7 +7,7 @@ import inspect
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Number
 from pathlib import Path
@@ -47,6 +47,7 @@ class TrialSetup:
     spec: TrialSpec  # the training options and the search's seed; `spec_of` sets the trial's config and seed
     experiment: Experiment
     folder: Path  # absolute; has the trials' folders
+    constants: dict[str, Any] = field(default_factory=dict)  # of the space
     seeded: bool = False  # whether the function gets the trial's seed as config["seed"]
     length: str = ""  # the name by which it gets the number of epochs, if any
 
@@ -54,7 +55,7 @@ class TrialSetup:
         """Returns the `TrialSpec` of the trial in this process: its config, with constants, its seed and options."""
         seed = trial_seed(self.spec.seed, tune.get_context().get_trial_id())
         given, length, most = seed if self.seeded else None, self.length, self.spec.max_epochs
-        whole = whole_config(config, self.spec.constants, seed=given, length=length, max_epochs=most)
+        whole = whole_config(config, self.constants, seed=given, length=length, max_epochs=most)
         return replace(self.spec, config=whole, seed=seed)
 
     def own_folder(self, function: Any = None) -> contextlib.AbstractContextManager[None]:

@@ -32,8 +32,7 @@ LAST_TRIES_S = 30.0  # how many seconds failed uploads are retried when a search
 # Not uploaded: files that lock the experiment on this machine, what trials have downloaded, copies beside `best/`.
 OF_THIS_MACHINE = (".lock", ".driver", DATA, *(aside.name for aside in asides_of(Path("best"))))
 PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
-# Maximum parts that pyarrow buffers; without a limit, the upload of a 500 MB file takes 900 MB of memory.
-MAX_BUFFERED_PARTS = 8
+MAX_BUFFERED_PARTS = 8  # by pyarrow; without a limit, the upload of a 500 MB file takes 900 MB of memory
 
 
 class ObjectStore:

@@ -34,8 +34,7 @@ from tuner.tuning.searchers.past import Cells, Standing, cells_of, columns_of
 
 NUM_RUN_FIRST = 3  # settings of a past search that run first
 MOST_KNOWN = 1000  # maximum number of settings that are kept of a source
-MAX_SHOWN_CHARS = 100  # maximum characters of a reason, and MAX_SHOWN_NAMES of names, in a note or an error text
-MAX_SHOWN_NAMES = 5
+MAX_SHOWN_CHARS, MAX_SHOWN_NAMES = 100, 5  # characters of a reason, and names, in a note or an error text
 LEARNING = ("forest", "hyperopt", "optuna", "nsga2", "bohb")  # searchers that learn from the trials of past searches
 ALLOWED = "give an experiment's name or folder, a best/config.json, or a .csv file with one setting per row"
 # Beginnings of the columns' names in the tables of Ray Tune (`config/lr`), W&B (`config.lr`) and Optuna (`params_lr`).

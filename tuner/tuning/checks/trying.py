@@ -37,16 +37,7 @@ from tuner.training.metrics import MAX_OUTPUT_BYTES, REMEDY, bytes_of, of_batch
 from tuner.training.parallel import stages_of
 from tuner.training.plain import load_plain
 from tuner.training.sources import predicts_classes
-from tuner.training.task import (
-    METRICS,
-    Task,
-    TrialSpec,
-    kept_streams,
-    mean_of_batches,
-    streams,
-    whole_config,
-    whole_number,
-)
+from tuner.training.task import METRICS, Task, TrialSpec, kept_streams, mean_of_batches, streams, whole_config
 from tuner.tuning.checks.failed import (
     CONFIG,
     INPUTS,
@@ -60,9 +51,7 @@ from tuner.tuning.checks.failed import (
 )
 
 logger = logging.getLogger(__name__)
-# Maximum number of input values in a tried batch: those of 10 MNIST images. With 85 CIFAR images, MobileNet at 112
-# pixels would take 30 s.
-MAX_BATCH_VALUES = 2**13
+MAX_BATCH_VALUES = 2**13  # of 10 MNIST images; with 85 CIFAR images, MobileNet at 112 pixels would take 30 s
 MOST_TARGETS = 2_000  # that a metric is tried with
 CHUNK_BYTES = 2**20  # bytes that are searched for NaN at a time: 614 MB (CIFAR-10 as float32) take 0.11 s in all
 NAN = "look for log(0), a division by 0 or an overflow"
@@ -324,7 +313,7 @@ def try_setting(
     """
     whole = whole_config(config, data_constants=splits.constants)
     try:
-        batch_size = whole_number("batch_size", whole.get("batch_size", task.batch_size))
+        batch_size = task.batch_size_of(whole)
     except ValueError as error:
         raise CheckFailed("parameter 'batch_size':" if "batch_size" in whole else "Task:", str(error)) from error
     parts = {"train": splits.train, "validation": splits.validation}
