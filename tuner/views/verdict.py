@@ -26,7 +26,6 @@ from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
 LONG_NUMBER = 6  # two equal numbers of at most so many characters may be equal by chance
-MAX_NAMED_RUNGS = 4  # how many rungs a verdict names
 MOST_CLOSE = 10  # maximum number of close calls that a verdict lists
 CLOSE_CALL_SHARE = 0.05  # a close call misses its cutoff by less than this share of its rung's interquartile range
 CLOSE_CALLS = "close calls"
@@ -107,7 +106,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("saved", saved),
         Point(CLOSE_CALLS, close),
         Point("good trials pruned?", good_pruned),
-        Point("prediction", described(record, MAX_NAMED_RUNGS)),
+        Point("prediction", described(record)),
         Point("how sure?", certainty(record)),
     ]
     known = [point for point in points if point.text]

@@ -12,13 +12,12 @@ from tuner.record.texts import counted
 from tuner.rules.asha import percentile
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
-from tuner.views.prediction import described
+from tuner.views.prediction import MAX_NAMED_RUNGS, described
 
 MAX_DRAWN_RUNGS = 12  # maximum rungs drawn; of more, an even sample is drawn (the median rule has a rung at each epoch)
 MAX_RUNG_DOTS = 30  # maximum trials of a rung that are drawn one by one; more trials are summarised by a box
 MAX_CUTOFF_POINTS = 200  # maximum points of a rung's cutoff over time
 MOST_CLIPPED = 5000  # maximum values that decide where the axis ends: an even sample, with the least and the greatest
-MAX_NAMED_RUNGS = 4  # maximum rungs in the text about the plot
 # OUTCOMES: name -> colour, offset from the rung
 OUTCOMES = {"continued": (plot.MAIN_COLOR, -0.18), "pruned": (plot.STOP_COLOR, 0.18)}
 MEANS = (
@@ -117,7 +116,7 @@ def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.6, len(names) - 0.4]}
     return plot.figure(
         [*traces, cutoffs, *over_time],
-        f"{sample}{_described(rungs, goal.metric)} {means}{described(record, MAX_NAMED_RUNGS)}".strip(),
+        f"{sample}{_described(rungs, goal.metric)} {means}{described(record)}".strip(),
         scales={"xaxis": "names"},
         clip=(f"running mean of {goal.metric}" if means else goal.metric, within),
         xaxis=plot.titled(f"rung ({kinds})" if kinds else "rung", domain=[0, 0.46], **ticks),
