@@ -104,6 +104,13 @@ def test_a_trial_changes_only_its_own_constants():
         config["model"]["head"]["width"] += 1
 
 
+def test_a_trials_own_values_come_before_the_spaces_and_those_before_the_datas():
+    given = {"data_constants": {"classes": 3, "steps": 1, "lr": 9}, "seed": 0, "length": "epochs", "max_epochs": 7}
+    whole = whole_config({"lr": 0.1}, {"steps": 5, "seed": 1}, **given)
+    assert whole == {"classes": 3, "steps": 5, "lr": 0.1, "seed": 0, "epochs": 7}
+    assert whole_config({"lr": 0.1}) == {"lr": 0.1}
+
+
 def test_a_grid_has_each_combination_of_each_branch_once():
     branches = [{"a": tune.choice([1, 2]), "b": tune.choice([3, 4, 5])}, {"a": tune.choice([6, 7])}, None]
     space = Space(params={"x": tune.choice(branches), "y": tune.choice("pq"), "z": 1}, train=train)
