@@ -49,12 +49,12 @@ def test_without_a_gpu_the_machine_and_the_running_trials_are_shown(monkeypatch,
 
 
 def test_an_experiment_that_cannot_be_read_is_left_out_and_its_neighbours_stay(monkeypatch, capsys, results, caplog):
-    monkeypatch.setattr(gpus, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(gpus, "MAX_JOURNAL_BYTES", 10_000)
     for name in ("bad", "pipe", "long"):
         (results / name).mkdir()
     (results / "bad" / "journal.jsonl").write_text("[]\n")
     os.mkfifo(results / "pipe" / "journal.jsonl")
-    (results / "long" / "journal.jsonl").write_bytes(b" " * (gpus.MOST_BYTES + 1))
+    (results / "long" / "journal.jsonl").write_bytes(b" " * (gpus.MAX_JOURNAL_BYTES + 1))
     odd = Journal(results / "mine" / "journal.jsonl")
     odd.write("trial_started", "00003", node="n" * 5000, resources={"CPU": {}, "GPU": "all"}, pid=5, config={})
     odd.write("trial_started", "00004", node="n", resources={}, pid="../..", config={})

@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from tuner.errors import Parser, RequestError, blamed, failed, say
+from tuner.record.format import JOURNAL
 from tuner.record.reading import Reading
 from tuner.record.records import TrialRecord, finite
 from tuner.record.storage.lock import abandoned
@@ -23,18 +24,18 @@ from tuner.training.devices.nvml import Device, devices, trouble
 
 logger = logging.getLogger(__name__)
 
-WATCH_S = 2.0
-MOST_BYTES = 512 << 20  # maximum bytes of a journal; a larger one is skipped
+INTERVAL_S = 2.0
+MAX_JOURNAL_BYTES = 512 << 20  # maximum bytes of a journal; a larger one is skipped
 MOST_NODE = 100  # maximum characters of a node's name; longer names are cut
 
 Trials = list[tuple[str, TrialRecord]]  # running trials, each with the name of its experiment
 
 
 def main(argv: list[str]) -> int:
-    """Prints the tables, once or every `WATCH_S` seconds until interrupted; returns 0, or 2 for a wrong request."""
+    """Prints the tables, once or every `INTERVAL_S` seconds until interrupted; returns 0, or 2 for a wrong request."""
     parser = Parser(prog="python -m tuner.gpus", description=__doc__)
     parser.add_argument("--results", default="results", help="folder of the experiments (default: results)")
-    parser.add_argument("--watch", action="store_true", help=f"print the tables every {WATCH_S:g} s, until Ctrl-C")
+    parser.add_argument("--watch", action="store_true", help=f"print the tables every {INTERVAL_S:g} s, until Ctrl-C")
     known: dict[Path, tuple[int, Trials]] = {}
     try:
         args = parser.parse_args(argv)
@@ -45,7 +46,7 @@ def main(argv: list[str]) -> int:
             say(*lines(gpus, running(Path(args.results), known), "" if gpus else trouble()))
             if not args.watch:
                 return 0
-            time.sleep(WATCH_S)
+            time.sleep(INTERVAL_S)
     except RequestError as error:
         return failed(error)
     except KeyboardInterrupt:
@@ -111,13 +112,13 @@ def running(results: Path, known: dict[Path, tuple[int, Trials]]) -> Trials:
     `known` caches each journal's running trials and its last change (ns); only a changed journal is read again.
     """
     trials: Trials = []
-    for path in sorted(results.glob("*/journal.jsonl")):
+    for path in sorted(results.glob(f"*/{JOURNAL}")):
         folder = path.parent
         try:
             with blamed(folder.name):
                 changed = path.lstat().st_mtime_ns
                 if path not in known or known[path][0] != changed:
-                    records = Reading(path, MOST_BYTES).read_on().records()
+                    records = Reading(path, MAX_JOURNAL_BYTES).read_on().records()
                     known[path] = changed, [(folder.name, each) for each in records if each.pid is not None]
                 trials += [] if abandoned(folder) else known[path][1]
         except RequestError as error:

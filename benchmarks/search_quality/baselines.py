@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from benchmarks.search_quality.simulate import Action, Draws, Problem
-from tuner.record.records import sign_of
+from tuner.spec.metrics import sign_of
 
 
 class Random:

@@ -24,7 +24,7 @@ from benchmarks.search_quality.tables import tables_of
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.domains import words
 from tuner.spec.experiment import Options
-from tuner.tuning.checks.known import FIRST
+from tuner.tuning.checks.known import NUM_RUN_FIRST
 from tuner.tuning.searchers.named import build_searcher
 from tuner.tuning.searchers.past import Past, cells_of, columns_of
 
@@ -54,7 +54,7 @@ def search_of(curves: Curves, seed: int, searcher: str, num_samples: int, told: 
     def built(experiment: Any, space: Any) -> Any:
         columns = columns_of(space)
         rows = [[*cells_of(columns, setting), epochs] for setting, epochs in told]
-        source = {"first": [cells for *cells, _ in rows[:FIRST]], "told": rows}
+        source = {"first": [cells for *cells, _ in rows[:NUM_RUN_FIRST]], "told": rows}
         past = Past({"params": list(columns), "sources": [source]} if told else {}, space)
         return build_searcher(experiment, space, (), past)
 

@@ -78,7 +78,7 @@ def test_a_raylet_that_ends_or_never_registers_is_given_up(starting, monkeypatch
         starting("import os; os.abort()", {})
     with pytest.raises(ChildProcessError, match="Ray's raylet ended with code 3"):
         starting("raise SystemExit(3)", {})
-    monkeypatch.setattr(local_node, "START_S", 0.0)
+    monkeypatch.setattr(local_node, "REGISTRATION_TIMEOUT_S", 0.0)
     with pytest.raises(TimeoutError, match="lives, but has not registered"):
         starting(LIVES, {})
 
@@ -109,7 +109,7 @@ def test_ports_are_reserved_for_rays_processes_alone():
             "raylet.out: (raylet) node_manager.cc:3576:  Check failed: has_value() Timed out waiting for file x",
         ),
         (
-            {"raylet.out": "Check failed: old\n" + " \n" * local_node.TAIL_BYTES + "Check failed: new" + "b" * 999},
+            {"raylet.out": "Check failed: old\n" + " \n" * local_node.LOG_TAIL_BYTES + "Check failed: new" + "b" * 999},
             "raylet.out: Check failed: new" + "b" * 999,  # of a long log only the end is read
         ),
         ({"raylet.err": "*** SIGSEGV received at time=1\n"}, "raylet.err: *** SIGSEGV received at time=1"),
@@ -118,7 +118,7 @@ def test_ports_are_reserved_for_rays_processes_alone():
 )
 def test_the_line_of_the_logs_that_names_the_cause_is_found(tmp_path, logs, line):
     write(tmp_path, logs)
-    assert local_node.cause_in_logs(str(tmp_path)) == line[: local_node.MOST_CHARS + len("raylet.out: ")]
+    assert local_node.cause_in_logs(str(tmp_path)) == line[: local_node.MAX_LOG_LINE_CHARS + len("raylet.out: ")]
 
 
 def write(folder, logs):
@@ -239,7 +239,7 @@ def fate(monkeypatch):
         heard = []
         rays = SimpleNamespace(dead_processes=lambda: [(name, SimpleNamespace(returncode=-9)) for name in dead])
         monkeypatch.setattr(local_node.worker, "_global_node", rays)
-        monkeypatch.setattr(local_node, "WATCH_S", 0.01)
+        monkeypatch.setattr(local_node, "WATCH_INTERVAL_S", 0.01)
         monkeypatch.setattr(local_node, "lost", heard.append)
         with local_node.watched(lambda: "continue"):
             (watch,) = (thread for thread in threading.enumerate() if thread.name == "watch")
@@ -259,7 +259,7 @@ def test_a_process_of_rays_that_ends_in_a_search_is_named_with_how_to_continue(f
 
 def test_a_start_that_hangs_after_a_process_of_rays_has_ended_is_ended(monkeypatch):
     heard = []
-    monkeypatch.setattr(local_node, "WATCH_S", 0.01)
+    monkeypatch.setattr(local_node, "WATCH_INTERVAL_S", 0.01)
     monkeypatch.setattr(local_node, "STUCK_S", 0.3)
     monkeypatch.setattr(local_node, "lost", heard.append)
     alive, ended = (subprocess.Popen([sys.executable, "-c", code]) for code in (LIVES, "raise SystemExit(3)"))
@@ -310,7 +310,7 @@ import os, signal, sys, time
 from types import SimpleNamespace
 from tuner.engine.local import node
 node.worker._global_node = SimpleNamespace(dead_processes=list)
-node.WATCH_S = 0.01
+node.WATCH_INTERVAL_S = 0.01
 texts = ["no trial", "continue with: x --name 'a\\\\b'"]
 with node.watched(lambda: texts[0]):
     time.sleep(0.1)

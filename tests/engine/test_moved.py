@@ -16,7 +16,7 @@ from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import parameters
 from tuner.spec.experiment import Experiment
-from tuner.spec.parameters import merged
+from tuner.training.task import whole_config
 
 SPACE = {"x": tune.uniform(0, 1), "steps": 5}
 STOPPER, CHANGING = tune.stopper.MaximumIterationStopper(3), schedulers.ResourceChangingScheduler()
@@ -191,7 +191,7 @@ def test_domains_in_lists_and_tuples_are_searched_and_reach_the_function_there(o
     )
     described = parameters.describe(found.space.declared)
     assert set(described) == {"x", "layers/0/width", "layers/2/0"} and described["layers/0/width"]["values"] == [4, 8]
-    drawn = merged(found.space.constants, {"x": 0.5, "layers": {"0": {"width": 8}, "2": {"0": 3}}})
+    drawn = whole_config({"x": 0.5, "layers": {"0": {"width": 8}, "2": {"0": 3}}}, found.space.constants)
     for _ in range(2):  # each trial gets its own copies
         seen = found.space.train(drawn)["seen"]
         assert seen["layers"] == [{"kind": "dense", "width": 8, "note": [1]}, 5, (3, None)]

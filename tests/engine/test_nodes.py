@@ -25,7 +25,7 @@ def cluster(monkeypatch):
     """A cluster whose nodes the test sets: `cluster.present`, `cluster.leaving`, `cluster.launchable`."""
 
     state = SimpleNamespace(present=[], leaving=frozenset(), launchable=[], agreed=lambda want: None)
-    monkeypatch.setattr(nodes, "LOOK_S", 0.0)
+    monkeypatch.setattr(nodes, "QUERY_INTERVAL_S", 0.0)
     monkeypatch.setattr(nodes, "present", lambda: (state.present, state.leaving))
     monkeypatch.setattr(nodes, "launchable", lambda: state.launchable)
     monkeypatch.setattr(nodes, "agreed", lambda want: state.agreed(want))

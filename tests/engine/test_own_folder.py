@@ -95,7 +95,7 @@ def test_a_trial_reads_what_is_around_the_script(around):
 
 def test_a_trial_that_starts_on_a_full_disk_waits_for_room(around, monkeypatch):
     begin, errors = trial_files.begin, [OSError(errno.ENOSPC, "No space left on device")] * 2
-    monkeypatch.setattr(retried, "RETRY_S", 0.0)
+    monkeypatch.setattr(retried, "RETRY_INTERVAL_S", 0.0)
 
     def full_at_first(*arguments, **options):
         if errors:

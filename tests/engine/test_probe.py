@@ -29,7 +29,7 @@ def test_a_node_that_answers_late_is_waited_for_and_this_is_said(one_ray, tmp_pa
     monkeypatch.setattr(driver.ray, "init", lambda *args, **options: None)  # Ray runs already
     monkeypatch.setattr(driver.ray, "shutdown", lambda: None)
     monkeypatch.setattr(patience, "FIRST_S", 0.1)
-    monkeypatch.setattr(probe, "PATIENCE_S", 60.0 if answers else 0.5)
+    monkeypatch.setattr(probe, "PROBE_TIMEOUT_S", 60.0 if answers else 0.5)
     space = Space(params={"x": tune.uniform(0, 1)}, train=partial(print, Slow()))
     joined = driver.ray_at(Experiment(address="auto", results=str(tmp_path)), LoadedSpace(space, MAIN, None, "", MAIN))
     if answers:

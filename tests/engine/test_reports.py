@@ -189,7 +189,7 @@ def test_a_functions_checkpoint_waits_for_room_on_the_disk(monkeypatch):
         if checkpoint and (error := next(errors)):
             raise error
 
-    monkeypatch.setattr(retried, "RETRY_S", 0)
+    monkeypatch.setattr(retried, "RETRY_INTERVAL_S", 0)
     reporter = Reporter(report, "loss")
     reporter({"loss": 1.0}, checkpoint="c")
     assert [checkpoint for _, checkpoint in told] == ["c", None, "c"]

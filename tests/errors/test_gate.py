@@ -111,7 +111,7 @@ NAMES = some.text(max_size=5) | one_of(KEYS)
 def is_plain(value):
     if type(value) in (list, dict):
         return all(map(is_plain, value.values() if type(value) is dict else value)) and all(map(is_plain, value))
-    whole = type(value) is int and abs(value) <= gate.MOST_NUMBER
+    whole = type(value) is int and abs(value) <= gate.MAX_INTEGER
     return whole or value is None or type(value) in (bool, float) or (type(value) is str and bool([value.encode()]))
 
 

@@ -4,6 +4,8 @@ import pytest
 from ray import tune
 
 from tests.serve.conftest import asking
+from tuner.record.ray_folder import guessed
+from tuner.record.records import Report, TrialRecord
 from tuner.record.results import load
 from tuner.serve.app import create_app
 from tuner.serve.reading.results_reader import ResultsReader
@@ -14,6 +16,20 @@ from tuner.views.figures.catalogue import all_figures
 from tuner.views.one_trial import one_trial
 from tuner.views.report import write_report
 from tuner.views.whatif import what_if
+
+
+@pytest.mark.parametrize(
+    "reported, metric, mode",
+    [
+        ("steps accuracy train_loss", "train_loss", "min"),
+        ("steps episode_reward_mean", "episode_reward_mean", "max"),
+        ("steps test_score", "test_score", "max"),
+        ("steps lossless", "steps", "min"),
+    ],
+)
+def test_the_metric_is_guessed_by_the_words_of_its_name(reported, metric, mode):
+    report = Report(1, dict.fromkeys(reported.split(), 0.5), None, 1.0, 1)
+    assert guessed([TrialRecord("00000", {}, reports=(report,))]) == (metric, mode)
 
 
 def test_curves_and_tables_come_from_rays_own_files(one_ray, tmp_path):

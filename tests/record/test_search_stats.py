@@ -50,7 +50,7 @@ PARTS = (
 def test_a_summary_that_takes_over_the_one_before_equals_one_computed_anew(many, seed):
     found, draw, before = folding(), random.Random(seed), None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(search_stats, "MANY", many)
+        patch.setattr(search_stats, "MAX_INSERTED_ITEMS", many)
         for event in typed(events(seed)):
             found.add(event)
             if draw.random() < 0.3:

@@ -12,7 +12,7 @@ import pytest
 from tests.record.test_folder import everything
 from tests.serve.conftest import client_of, ended, serving
 from tuner import audit
-from tuner.record.notes import MOST_CHARS, MOST_TAGS, Notes, read_notes
+from tuner.record.notes import MAX_NOTES_CHARS, MOST_TAGS, Notes, read_notes
 from tuner.record.saved_experiment import COPY
 from tuner.record.storage.lock import only_driver
 from tuner.serve import actions
@@ -61,7 +61,7 @@ def test_wrong_notes_are_refused(service):
         ({"tags": ["a", "a"]}, "a tag is given twice"),
         ({"tags": [f"t{n}" for n in range(MOST_TAGS + 1)]}, "tags: must have at most 20 items"),
         ({"tags": "baseline"}, "tags baseline: must be a valid list"),
-        ({"notes": "x" * (MOST_CHARS + 1)}, ": must have at most 2000 characters"),
+        ({"notes": "x" * (MAX_NOTES_CHARS + 1)}, ": must have at most 2000 characters"),
         ({"notes": "a\x1b[2Jb"}, "printable characters"),
         ({"notes": "\u202eevil"}, "printable characters"),
         ({"more": 1}, "more: is unknown here"),
@@ -130,15 +130,15 @@ def test_changes_of_two_requests_at_once_are_both_kept(service):
 def test_notes_that_somebody_else_has_saved_meanwhile_are_kept(service, monkeypatch):
     folder = ended(service)
     shown = {"shown_tags": [], "shown_notes": ""}
-    change(service, "notes", tags=["a", "b"], notes="ö" * MOST_CHARS, **shown)
+    change(service, "notes", tags=["a", "b"], notes="ö" * MAX_NOTES_CHARS, **shown)
     change(service, "archive")
     before = (folder / "notes.json").read_bytes()
     for overtaken in (shown, {"shown_tags": ["b", "a"]}, {"shown_tags": []}, {"shown_notes": "other"}):
         error = change(service, "notes", 409, tags=["mine"], **overtaken)["error"]
         assert error == "somebody has saved other tags or notes of demo; look at them, then save again"
         assert (folder / "notes.json").read_bytes() == before
-    seen = {"shown_tags": ["a", "b"], "shown_notes": "ö" * MOST_CHARS}
-    assert change(service, "notes", tags=["c"], notes="ä" * MOST_CHARS, **seen)["archived"]
+    seen = {"shown_tags": ["a", "b"], "shown_notes": "ö" * MAX_NOTES_CHARS}
+    assert change(service, "notes", tags=["c"], notes="ä" * MAX_NOTES_CHARS, **seen)["archived"]
     assert "shown_tags x: must be a valid list" in change(service, "notes", 422, shown_tags="x")["error"]
     (folder / "notes.json").write_bytes(b"[]")  # counts as no notes
     change(service, "notes", 409, tags=["d"], shown_tags=["c"])

@@ -94,7 +94,7 @@ def test_an_experiment_is_read_again_only_when_it_changes(ask, results, monkeypa
 
 def test_more_experiments_than_fit_into_memory_are_compared(ask, monkeypatch):
     whole = ask("name=a&name=b&name=c")
-    monkeypatch.setattr(budget, "MOST_MEMORY", 2 * budget.LEAST_WEIGHT)
+    monkeypatch.setattr(budget, "MAX_RECORD_BYTES", 2 * budget.LEAST_WEIGHT)
     assert ask("name=a&name=b&name=c") == whole
 
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.serve.conftest import serving
-from tuner.serve.__main__ import MOST_PARTS
+from tuner.serve.__main__ import MAX_BODY_PARTS
 from tuner.serve.app import create_app
 
 GET = b"GET /api/health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -175,7 +175,7 @@ def test_a_body_of_countless_parts_is_refused_before_all_are_read(app, caplog, m
         with contextlib.suppress(OSError):
             connection.sendall((b"" if answered else chunked) + b"1\r\na\r\n" * 20_000)
         assert ends(connection)
-        assert sum(isinstance(event, h11.Data) for event in events) == MOST_PARTS + 1
+        assert sum(isinstance(event, h11.Data) for event in events) == MAX_BODY_PARTS + 1
         assert healthy(service.url)
     assert not [record for record in caplog.records if record.exc_info]
 

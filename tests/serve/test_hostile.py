@@ -261,7 +261,7 @@ def test_a_journal_that_is_too_long_is_named_and_not_read(tmp_path, monkeypatch)
 
 
 def test_values_that_take_far_more_memory_than_text_are_named_and_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("tuner.serve.reading.results_reader.MOST_MEMORY", 150_000)
+    monkeypatch.setattr("tuner.serve.reading.results_reader.MAX_RECORD_BYTES", 150_000)
     begin(tmp_path, "ours", [STARTED, {**REPORT, "metrics": {"loss": 1, "a": [[]] * 2_000}}])
     rows = json.dumps({"training_iteration": 1, "loss": 1, "a": [[]] * 2_000}).encode() + b"\n"
     ray(result__json=rows)(tmp_path, "rays")

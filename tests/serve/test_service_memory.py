@@ -40,7 +40,7 @@ def test_all_that_is_read_at_a_time_stays_within_one_budget(tmp_path, monkeypatc
     reader.view("e0")
     most = int(2.5 * reader._experiments["e0"].weight)
 
-    monkeypatch.setattr(results_reader, "MOST_MEMORY", most)
+    monkeypatch.setattr(results_reader, "MAX_RECORD_BYTES", most)
     totals.clear()
 
     def asking(name):
@@ -67,7 +67,7 @@ def test_what_was_not_asked_for_longest_is_dropped_first_and_figures_count_too(t
         return "".join(name[-1] for name in sorted(reader._experiments) if reader._experiments[name].last.view)
 
     reader.view("e0")
-    monkeypatch.setattr(results_reader, "MOST_MEMORY", int(2.5 * reader._experiments["e0"].weight))
+    monkeypatch.setattr(results_reader, "MAX_RECORD_BYTES", int(2.5 * reader._experiments["e0"].weight))
     for name in ("e1", "e0", "e2"):
         view = reader.view(name)
     assert held() == "02"

@@ -8,7 +8,7 @@ from journals import Journal
 
 from tests.serve.conftest import begin, serving, train
 from tuner.serve.app import MOST_STREAMS, create_app
-from tuner.serve.reading.stream import CHUNK_BYTES, MOST_LINES, Place, read_on
+from tuner.serve.reading.stream import CHUNK_BYTES, MAX_SENT_LINES, Place, read_on
 
 
 @pytest.fixture
@@ -65,8 +65,8 @@ def test_half_a_line_waits_for_its_other_half(tmp_path):
 def test_a_journal_of_line_ends_is_followed_in_parts(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_bytes(b"\n" * (CHUNK_BYTES + 5))
-    frames, place = read_on(path, Place(), after=MOST_LINES - 1)
-    assert frames == b"data: \nid: %d\n\n" % MOST_LINES and place == (MOST_LINES, MOST_LINES)
+    frames, place = read_on(path, Place(), after=MAX_SENT_LINES - 1)
+    assert frames == b"data: \nid: %d\n\n" % MAX_SENT_LINES and place == (MAX_SENT_LINES, MAX_SENT_LINES)
 
 
 def test_no_more_streams_are_open_than_may_be_and_all_are_counted_down(served):

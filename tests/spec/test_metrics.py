@@ -8,8 +8,17 @@ from tuner.spec.metrics import wrong_mode
 @pytest.mark.parametrize("usual", ["max", "min", ""])
 def test_only_whole_words_count(usual):
     names = {
-        "max": ["accuracy", "val_accuracy", "top1_accuracy", "valAccuracy", "eval/f1", "AUC"],
-        "min": ["test_loss", "error", "val-perplexity"],
+        "max": [
+            "accuracy",
+            "val_accuracy",
+            "top1_accuracy",
+            "valAccuracy",
+            "eval/f1",
+            "AUC",
+            "episode_reward_mean",
+            "r2",
+        ],
+        "min": ["test_loss", "error", "val-perplexity", "val_rmse"],
         "": ["neg_log_loss", "lossless", "loss_of_accuracy", "score"],
     }
     for name in names[usual]:

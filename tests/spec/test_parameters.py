@@ -15,6 +15,7 @@ from tuner.space import Space
 from tuner.spec import parameters
 from tuner.spec.domains import nested, words
 from tuner.spec.experiment import CHOICES
+from tuner.training.task import whole_config
 from tuner.tuning.searchers.named import build_searcher
 
 SEARCHERS = CHOICES["searcher"]
@@ -97,10 +98,17 @@ def test_a_choice_of_arrays_is_proposed(searcher):
 def test_a_trial_changes_only_its_own_constants():
     constants = {"model": {"depth": 3, "head": {"width": 4}}, "steps": 5}
     for _ in range(2):
-        config = parameters.merged(constants, {"lr": 0.1, "model": {"rate": 0.5}})
+        config = whole_config({"lr": 0.1, "model": {"rate": 0.5}}, constants)
         assert config == {"lr": 0.1, "steps": 5, "model": {"depth": 3, "head": {"width": 4}, "rate": 0.5}}
         config["model"]["depth"] += 1
         config["model"]["head"]["width"] += 1
+
+
+def test_a_trials_own_values_come_before_the_spaces_and_those_before_the_datas():
+    given = {"data_constants": {"classes": 3, "steps": 1, "lr": 9}, "seed": 0, "length": "epochs", "max_epochs": 7}
+    whole = whole_config({"lr": 0.1}, {"steps": 5, "seed": 1}, **given)
+    assert whole == {"classes": 3, "steps": 5, "lr": 0.1, "seed": 0, "epochs": 7}
+    assert whole_config({"lr": 0.1}) == {"lr": 0.1}
 
 
 def test_a_grid_has_each_combination_of_each_branch_once():
@@ -122,7 +130,7 @@ def test_a_drawn_setting_becomes_a_config_and_the_same_point_again(seed):
     (config,) = settings_of("random", space := conditional(), num=1, seed=seed)
     placed = parameters.place(space.declared, config)
     assert parameters.decode(space.searched, nested(placed)) == config
-    whole = parameters.merged(space.constants, config)
+    whole = whole_config(config, space.constants)
     assert whole["steps"] == 4 and whole["net"]["kind"] == "mlp"
     assert parameters.searched_in(space.declared, whole) == config
 

@@ -157,7 +157,7 @@ def test_outputs_may_be_structures_of_tensors():
 
 
 def test_outputs_that_are_too_large_to_keep_are_refused(monkeypatch):
-    monkeypatch.setattr(metrics, "MOST_BYTES", 8 * NUM_EXAMPLES - 1)
+    monkeypatch.setattr(metrics, "MAX_OUTPUT_BYTES", 8 * NUM_EXAMPLES - 1)
     with pytest.raises(ValueError, match="the metrics f1, auc, accuracy need the outputs of all examples"):
         report(task(), in_memory())
     assert report(task(f1=StreamedF1()), in_files())["f1"] == pytest.approx(WHOLE["f1"])

@@ -200,7 +200,7 @@ def test_confirm_leaves_half_of_each_budget_for_the_search(monkeypatch):
     assert "is for --confirm" not in clock.budget.held("a", [], [])
     clock.event("trial_suggested", "b", confirms="a")
     assert clock.budget.plan(["a"], []) == ("", True) and "is for --confirm" in clock.budget.held("a", [], [])
-    assert clock.budget.line().endswith("all of a trial's 1 m 20 s; the best settings train again with other seeds")
+    assert clock.budget.line().endswith("all of a trial's 1 min 20 s; the best settings train again with other seeds")
 
 
 class Clock:
@@ -376,7 +376,7 @@ def test_the_line_says_what_is_used_what_an_epoch_costs_and_what_is_planned(monk
     clock.paused("good", [0.5, 0.4])
     clock.now = 1200
     # Two workers have 400 s each, of which 80 s are for the last trial; a setting takes 2.5 epochs of 10 s.
-    cost = "an epoch takes 10 s, all of a trial's 1 m 20 s"
+    cost = "an epoch takes 10 s, all of a trial's 1 min 20 s"
     then = "about 25 more settings, then the best trials train to their last epoch"
     assert clock.budget.line().endswith(f"{cost}; {then}")
     clock.now = 1500

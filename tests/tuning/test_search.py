@@ -9,7 +9,7 @@ from journals import read
 from killing import troubled
 from tiers import further
 
-from tuner.errors.output import MOST_BYTES
+from tuner.errors.output import MAX_PRINTED
 from tuner.record.texts import formatted
 from tuner.spec.experiment import PAIRS
 
@@ -117,7 +117,7 @@ def test_troubled_trials_do_not_touch_the_others(search_here, tmp_path):
 def test_workers_in_trouble_do_not_touch_the_others(search, tmp_path):
     ran, by_trouble, ends = in_trouble(search, tmp_path, IN_ITS_WORKER)
     printed = ran.folder / "ray" / by_trouble["prints"].id / "stdout"
-    assert printed.stat().st_size < MOST_BYTES + 1000 and "what follows was not kept" in printed.read_text()[-200:]
+    assert printed.stat().st_size < MAX_PRINTED + 1000 and "what follows was not kept" in printed.read_text()[-200:]
     assert ends["dies"][0] == "failed" and "exit code 7" in ends["dies"][1]
 
 

@@ -11,6 +11,7 @@ from journals import lines_of
 from tuner.record.format import FORMAT
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
+from tuner.record.texts import domain_text
 from tuner.spec.experiment import Experiment
 from tuner.views import compare
 from tuner.views.compare import compared_of, draw_distributions, draw_progress, look_of
@@ -131,10 +132,17 @@ def test_what_is_compared_of_a_long_search_stays_small(tmp_path):
         lines.append({**of, "event": "report", "epoch": 1, "metrics": {"loss": -trial}})
     (folder / "journal.jsonl").write_bytes(lines_of(*lines))
     compared = compared_of(load(folder))
-    assert len(compared.steps) == compare.MOST_STEPS and len(compared.distributions["best"].rows) == compare.MOST_POINTS
+    assert len(compared.steps) == compare.MAX_STEPS and len(compared.distributions["best"].rows) == compare.MOST_POINTS
     assert [step.value for step in (compared.steps[0], compared.steps[-1])] == [0, -999]
     assert compare.thinned(range(10_001), 5) == [0, 2500, 5000, 7500, 10_000] and compare.thinned([1, 2], 5) == [1, 2]
     assert compared.distributions["best"].rows[-1][1] == 1 and compared.distributions["best"].size == 1000
+
+
+def test_a_domain_has_one_text_cut_after_the_most_values():
+    assert domain_text({"kind": "choice", "values": [*range(11)]}) == "{0, 1, 2, 3, 4, 5, 6, 7, 8, ...}"
+    assert domain_text({"kind": "choice", "values": [*range(10)]}).endswith("8, 9}")
+    assert domain_text({"kind": "randint", "lower": 1, "upper": 1_000_000, "q": 4}) == "randint(1, 1000000, step 4)"
+    assert domain_text({"lower": [None]}) == "([None])"  # of a file that anybody may have written
 
 
 def test_options_and_ranges_that_differ_are_marked(tmp_path):
@@ -147,9 +155,9 @@ def test_options_and_ranges_that_differ_are_marked(tmp_path):
     assert options["max_epochs"].values == ["8", "9"] and options["version of ray"].values == ["2.60.0"] * 2
     assert "name" not in options and "results" not in options
     parameters = {row.name: row for row in compare.differences([each.parameters for each in both])}
-    assert parameters["lr"].values == ["loguniform 0.0001 to 0.1", "loguniform 0.001 to 0.1, in steps of 0.001"]
-    assert parameters["l1"].values == ["choice of 8, 16"] * 2 and not parameters["l1"].differs
-    assert parameters["opt/momentum"].values == ["choice of 0 or uniform 0", ""] and parameters["opt/momentum"].differs
+    assert parameters["lr"].values == ["loguniform(0.0001, 0.1)", "loguniform(0.001, 0.1, step 0.001)"]
+    assert parameters["l1"].values == ["{8, 16}"] * 2 and not parameters["l1"].differs
+    assert parameters["opt/momentum"].values == ["{0} or uniform(0)", ""] and parameters["opt/momentum"].differs
     assert parameters["batch"].values == ["always 8"] * 2
 
 

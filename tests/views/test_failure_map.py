@@ -107,7 +107,7 @@ def test_one_parameter_is_drawn_against_the_number_of_the_trial_and_few_failures
 
 
 def test_of_many_trials_a_sample_is_drawn_and_said(monkeypatch):
-    monkeypatch.setattr("tuner.views.figures.failing.MOST_LINES", 10)
+    monkeypatch.setattr("tuner.views.figures.failing.MAX_DRAWN", 10)
     figure = draw_failing(search(lambda n: n < 12, x=lambda n: n))
     assert [len(trace["x"]) for trace in figure["data"]] == [10, 6]
     assert figure["layout"]["meta"]["text"].endswith("and 0 of the 28 others. The figure shows 16 of the ended trials.")

@@ -18,7 +18,7 @@ from tuner.views.figures.curves import draw_curves, draw_history, draw_whatif
 from tuner.views.figures.importance import Importance, draw_importance
 from tuner.views.figures.parameters import draw_contour, draw_slices
 from tuner.views.figures.plot import BEYOND
-from tuner.views.figures.rung_values import MOST_DOTS, draw_rung_values
+from tuner.views.figures.rung_values import MAX_RUNG_DOTS, draw_rung_values
 from tuner.views.one_trial import draw_metrics
 from tuner.views.tables import rung_rows
 from tuner.views.whatif import what_if
@@ -241,7 +241,7 @@ def test_a_few_trials_are_dots_with_their_ids_and_many_are_boxes_in_a_small_figu
     boxes = {trace["name"]: trace for trace in figure["data"] if trace["type"] == "box"}
     assert boxes["pruned"]["median"] == [6.0, 4.0] and boxes["continued"]["median"] == [5.0]
     assert not [trace for trace in figure["data"] if trace["meta"] in ("continued", "pruned")]
-    assert len(json.dumps(figure)) < 40_000 and 2 * MOST_DOTS < 4000
+    assert len(json.dumps(figure)) < 40_000 and 2 * MAX_RUNG_DOTS < 4000
 
 
 def test_a_waiting_trial_is_not_drawn_and_brackets_are_apart():

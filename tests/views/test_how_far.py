@@ -37,7 +37,7 @@ def test_each_budget_says_what_is_spent_and_left_and_the_rest_what_it_is_for():
     trials, started = ended(3), trial(9, [1.0], "running")
     again = replace(trials[0], repeated=trials[0].reports)  # epochs that were trained again are spent, too
     spent = (
-        "1 m 40 s of 3 m 0 s are spent, 1 m 20 s are left; 0.75 of 2 GPU-hours are spent, 1.25 are left; "
+        "1 min 40 s of 3 min 0 s are spent, 1 min 20 s are left; 0.75 of 2 GPU-hours are spent, 1.25 are left; "
         "1.5 of 4.5 CPU-hours are spent, 3 are left; 9 of 2,000 epochs are spent, 1,991 are left."
     )
     one = running(again, *trials[1:], started, num_samples=9, **all_of)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from test_figures import branched, decided, pruned_search, record, trial
 
 from tuner.errors import RequestError
-from tuner.record.texts import MOST_NAME, flat
+from tuner.record.texts import MAX_NAME_CHARS, flat
 from tuner.spec.experiment import Experiment
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.importance import Importance, draw_importance, importance_of
 from tuner.views.figures.parameters import (
-    MOST_PARAMETERS,
+    MAX_AXES,
     REACH,
     draw_contour,
     draw_parallel,
@@ -147,7 +147,7 @@ def test_ticks_of_any_range_have_its_ends_and_differ_in_their_texts(one, other):
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_of_many_trials_a_sample_with_the_best_and_the_worst_is_drawn_and_said_to_be_one(monkeypatch, mode):
-    monkeypatch.setattr("tuner.views.figures.parameters.MOST_LINES", 25)
+    monkeypatch.setattr("tuner.views.figures.parameters.MAX_DRAWN", 25)
     wide = [trial(n, [100.0 + n * 37 % 101], x=float(n * 7 % 101), y=n % 3) for n in range(101)]  # each value once
     whole = record(*wide, mode=mode)
     drawn = parallel_of(whole)
@@ -204,13 +204,13 @@ def test_a_trial_without_a_conditional_parameter_is_at_a_tick_of_its_own_and_log
 
 def test_names_of_a_nested_setting_are_short_and_few():
     config = {"x" * 1000 + str(n): {f"{n}_{i}": i for i in range(100)} for n in range(20)}
-    assert max(map(len, flat(config))) <= MOST_NAME <= 200
+    assert max(map(len, flat(config))) <= MAX_NAME_CHARS <= 200
     wide = trial(0, [1.0], **{f"a{n}": {str(i): i for i in range(100)} for n in range(20)})
-    assert len(parameters_of(wide)) == MOST_PARAMETERS < 2000
+    assert len(parameters_of(wide)) == MAX_AXES < 2000
     deep = {"end": 1}
     for _ in range(300):
         deep = {"a": deep, "b": 2}
-    assert len(flat(deep)) == 100 + 1 and all(len(name) <= MOST_NAME for name in flat(deep))
+    assert len(flat(deep)) == 100 + 1 and all(len(name) <= MAX_NAME_CHARS for name in flat(deep))
 
 
 def test_at_a_lone_trial_the_value_is_its_own_and_far_away_there_is_none():

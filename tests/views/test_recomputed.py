@@ -159,7 +159,7 @@ def strange_curves(seed):
 def searched(one_ray, tmp_path, monkeypatch):
     """`searched(seed, searcher, scheduler)` runs a search and gives its folder and options."""
     monkeypatch.setattr("tuner.views.report.importance_of", too_few)  # forests take seconds, and are not checked here
-    monkeypatch.setattr("tuner.views.verdict.CLOSE", CLOSE)
+    monkeypatch.setattr("tuner.views.verdict.CLOSE_CALL_SHARE", CLOSE)
     monkeypatch.setattr(MANAGER, Workerless)
     monkeypatch.setattr(*KEPT)
 

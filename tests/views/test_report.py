@@ -63,7 +63,7 @@ def test_other_rules_are_a_row_each_and_the_own_ones_come_first(searched, monkey
     assert (str(nothing.stopped), str(nothing.epochs), nothing.grace_period) == ("0", "12 to 16", None)
     assert "<h2>Replay with other pruning rules</h2>" in page(searched)
     assert alternative_rows(record()) == []  # nothing, and then too much, to replay
-    monkeypatch.setattr("tuner.views.whatif.MOST_REPORTS", 3)
+    monkeypatch.setattr("tuner.views.whatif.MAX_REPLAYED", 3)
     assert alternative_rows(searched) == []
 
 

@@ -67,7 +67,7 @@ def test_the_front_has_every_trial_the_best_ones_as_a_line_and_the_knee():
 
 
 def test_of_many_trials_a_front_shows_a_sample_and_of_three_metrics_two(monkeypatch):
-    monkeypatch.setattr(answer, "MOST_DOTS", 5)
+    monkeypatch.setattr(answer, "MAX_DOTS_BESIDE_FRONT", 5)
     trials = [sized(n, float(n), n, **{HOSTILE: n % 3}) for n in range(12)]
     three = {"metric": ("loss", "size", HOSTILE), "mode": ("min", "max", "min")}
     figure = draw_front(record(*trials, **three))

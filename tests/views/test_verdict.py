@@ -48,7 +48,7 @@ def test_what_was_pruned_and_saved_is_a_sum_over_the_pruned_trials():
     assert verdict.about("pruned") == "9 of 17 trials: 8 by asha, 1 because the training diverged."
     # Nothing was saved at the trial that diverged: no rule stopped it.
     assert (verdict.epochs_saved, verdict.seconds_saved) == (8 * 7, 8 * 70)  # the start of a worker counts nowhere
-    assert verdict.about("saved").startswith("About 56 of 130 epochs (43 %) and 9 min on workers.")
+    assert verdict.about("saved").startswith("About 56 of 130 epochs (43 %) and 9 min 20 s on workers.")
     assert "lets each of the 8 trials that asha stopped train 8 epochs at the search's median" in verdict.about("saved")
     assert verdict_of(searched(stop=("loss=0",))).about("saved").startswith("At most 56 of 130")
 

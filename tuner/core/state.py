@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 from tuner.core.events import (
     RETURNED,
@@ -30,7 +30,7 @@ from tuner.core.events import (
 from tuner.core.timing import Pace, Sessions
 from tuner.rules.own_length import at_length
 from tuner.spec.constraints import Point
-from tuner.spec.experiment import Experiment, SchedulerName
+from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import finite, keeps_last
 
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -118,7 +118,7 @@ class State:
             for trial in self.running.values():
                 trial.still_s += event.seconds
         elif isinstance(event, SchedulerChanged):
-            self._experiment = replace(self._experiment, scheduler=cast("SchedulerName", event.scheduler), brackets=1)
+            self._experiment = replace(self._experiment, scheduler=event.scheduler, brackets=1)
             self._learn()
 
     def _apply_to(self, trial: TrialState, event: TrialEvent) -> None:

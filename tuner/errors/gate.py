@@ -22,15 +22,15 @@ from numbers import Real
 from types import CodeType, NoneType
 from typing import Any
 
-MOST_NUMBER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, which end at 1.8e308
-MOST_LEVELS = 100  # maximum nesting of a value
-MOST_NODES = 20_000  # maximum number of values in a value
-MOST_ITEMS = 1_000  # maximum number of values of an array that is kept as lists
-MOST_NAME = 1_000  # maximum characters of a metric's name
-MOST_CHARS = 100_000  # maximum characters of a metric as JSON; Python's csv reads cells of 131,072
+MAX_INTEGER = 10**300  # maximum absolute value of an integer: metrics are compared as floats, which end at 1.8e308
+MAX_NESTING = 100  # maximum nesting of a value
+MAX_VALUES = 20_000  # maximum number of values in a value
+MAX_ARRAY_VALUES = 1_000  # maximum number of values of an array that is kept as lists
+MAX_NAME_CHARS = 1_000  # maximum characters of a metric's name
+MAX_METRIC_CHARS = 100_000  # maximum characters of a metric as JSON; Python's csv reads cells of 131,072
 MOST_REPORT = 1_000_000  # maximum characters of a report as JSON, of which the journal may make 12 bytes each
 MOST_ERROR = 4_096  # maximum characters of an error's line
-MOST_SHOWN = 200  # longer texts of functions and objects are cut, and end with a digest of the whole
+MAX_TEXT_CHARS = 200  # longer texts of functions and objects are cut, and end with a digest of the whole
 # What differs from process to process in a `repr`: an address, and the name under which a space's file is imported.
 _PASSING = re.compile(r" at 0x[0-9a-fA-F]+|\b(?:builtins|__main__|tuner_space_.+?_[0-9a-f]{8})\.")
 _SIMPLE = (NoneType, bool, int, float, str)
@@ -42,7 +42,7 @@ class TooLargeError(ValueError):
 
 def plain(value: Any) -> Any:
     """Return a value as the first of `RULES` that fits makes it; its class in angle brackets if this is impossible."""
-    return _Pass().inner(value, MOST_LEVELS)
+    return _Pass().inner(value, MAX_NESTING)
 
 
 def clean(text: str) -> str:
@@ -84,44 +84,44 @@ def metrics_of(
             path = f"{above}{name}"
             try:
                 reason = "another metric has this name" if name in found else refused.get(path, "")
-                if len(path) > MOST_NAME:
-                    reason = f"its name has more than {MOST_NAME:,} characters"
+                if len(path) > MAX_NAME_CHARS:
+                    reason = f"its name has more than {MAX_NAME_CHARS:,} characters"
                 elif isinstance(value, Mapping) and not reason:
                     if levels and (room := room - len(path)) > 0:
                         found[name] = kept(value, f"{path}/", levels - 1)
                         continue
                     reason = too_large if levels else "it is nested more than 100 levels deep, or contains itself"
                 elif not reason:
-                    value = _Pass().kept(value, MOST_LEVELS)
+                    value = _Pass().kept(value, MAX_NESTING)
                     size = 24 if type(value) is float else len(value if type(value) is str else json.dumps(value))
-                    if size > MOST_CHARS:
-                        reason = f"it has more than {MOST_CHARS:,} characters"
+                    if size > MAX_METRIC_CHARS:
+                        reason = f"it has more than {MAX_METRIC_CHARS:,} characters"
                     elif (room := room - size - len(name)) < 0 and path not in needed:
                         reason = too_large
             except (Exception, SystemExit) as error:
                 kind = "" if isinstance(error, TooLargeError) else f"{_class_of(error)}: "
                 reason = f"its {_class_of(value)} cannot be read ({kind}{text_of(error, 100)})"
             if reason:
-                lost.setdefault(path[:MOST_SHOWN], reason)
+                lost.setdefault(path[:MAX_TEXT_CHARS], reason)
             else:
                 found[name] = value
         return found
 
-    return kept(report, "", MOST_LEVELS), lost
+    return kept(report, "", MAX_NESTING), lost
 
 
 class _Pass:
     """One value's way through the gate, which counts the values in it."""
 
     def __init__(self) -> None:
-        self._left = MOST_NODES
+        self._left = MAX_VALUES
 
     def inner(self, value: Any, levels: int) -> Any:
         """Return a value, or a value inside another, as a plain one; one that cannot be kept as `<its class>`."""
         try:
             return self.kept(value, levels)
         except TooLargeError:
-            if levels < MOST_LEVELS:
+            if levels < MAX_NESTING:
                 raise
             with contextlib.suppress(Exception, SystemExit):
                 return f"<{_class_of(value)}> sha256 {hashlib.sha256(pickle.dumps(value)).hexdigest()[:8]}"
@@ -135,14 +135,14 @@ class _Pass:
             return value
         self._left -= 1
         if levels <= 0 or self._left < 0:
-            much = "is nested more than 100 levels deep" if levels <= 0 else f"has more than {MOST_NODES:,} values"
+            much = "is nested more than 100 levels deep" if levels <= 0 else f"has more than {MAX_VALUES:,} values"
             raise TooLargeError(f"it {much}, or contains itself")
         return next(rule for fits, rule in RULES if fits(value))(self, value, levels - 1)
 
 
 def _integer(gate: _Pass, value: Any, levels: int) -> Any:
     number = int.__int__(value)
-    return number if abs(number) <= MOST_NUMBER else math.copysign(math.inf, number > 0 or -1)
+    return number if abs(number) <= MAX_INTEGER else math.copysign(math.inf, number > 0 or -1)
 
 
 def _dictionary(gate: _Pass, value: Any, levels: int) -> Any:
@@ -156,7 +156,7 @@ def _sorted(gate: _Pass, value: Any, levels: int) -> Any:
 
 def _array(gate: _Pass, value: Any, levels: int) -> Any:
     size, shape = math.prod(value.shape), tuple(map(int, value.shape))
-    if size > MOST_ITEMS:
+    if size > MAX_ARRAY_VALUES:
         return f"{_class_of(value)} of shape {shape}, sha256 {_digest(value)}"
     listed: Any = _listed(value)
     while size == 1 and isinstance(listed, list):
@@ -260,6 +260,6 @@ def _class_of(value: Any) -> str:
 
 
 def _cut(text: str) -> str:
-    if len(text) <= MOST_SHOWN:
+    if len(text) <= MAX_TEXT_CHARS:
         return clean(text)
-    return clean(f"{text[:MOST_SHOWN]}... sha256 {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}")
+    return clean(f"{text[:MAX_TEXT_CHARS]}... sha256 {hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}")

@@ -11,8 +11,8 @@ import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-MOST_BYTES = 10 * 1024 * 1024  # bytes per stream that a trial may print after a start: 100,000 lines of 100 characters
-MOST_SHOWN = 1024 * 1024  # bytes that a space's functions may print per stream in one `bounded_output`: 10,000 lines
+MAX_PRINTED = 10 << 20  # bytes per stream that a trial may print after a start: 100,000 lines of 100 characters
+MAX_SPACE_PRINTED = 1 << 20  # bytes per stream that a space's functions may print in a `bounded_output`: 10,000 lines
 # A line's start: a label with spaces (`folder      results/lenet`) or an indent. Wrapped lines are indented to its end.
 LABEL = re.compile(r"\S+(?: \S+)? {2,}| *")
 # A text that the user may copy: a shell command or a Python call, from a line's label or a colon to the line's end.
@@ -97,7 +97,7 @@ def with_head(line: str) -> str:
 class Bounded:
     """A replacement for a stream's `write`: passes on `most_bytes` of text, then writes one note and drops the rest."""
 
-    def __init__(self, write: Callable[[str], Any], most_bytes: int = MOST_BYTES, whose: str = "a trial") -> None:
+    def __init__(self, write: Callable[[str], Any], most_bytes: int = MAX_PRINTED, whose: str = "a trial") -> None:
         self._write, self._left = write, most_bytes
         self._note = cut_after(most_bytes, whose)
 
@@ -122,9 +122,9 @@ def if_there_is_room(write: Callable[..., Any], *text: str) -> None:
 
 @contextlib.contextmanager
 def bounded_output() -> Iterator[None]:
-    """Limits what the space's functions print in the `with` block: MOST_SHOWN bytes to stdout, as many to stderr."""
+    """Limits what the space's functions print in the `with` block to stdout and to stderr: MAX_SPACE_PRINTED each."""
     with contextlib.ExitStack() as stack:
         for stream in (sys.stdout, sys.stderr):
             stack.callback(setattr, stream, "write", stream.write)
-            stream.write = Bounded(stream.write, MOST_SHOWN, "the space's functions")  # type: ignore[method-assign]
+            stream.write = Bounded(stream.write, MAX_SPACE_PRINTED, "the space's functions")  # type: ignore[method-assign]
         yield

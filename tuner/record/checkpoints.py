@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import RequestError
+from tuner.record.format import JOURNAL
 from tuner.record.storage.files import json_in, open_in
 
 MOST_LOOKS = 20_000  # how many checkpoints one `SavedCheckpoints` looks up on disk; each look-up takes 5 us
@@ -44,7 +45,7 @@ def within(experiment: Path, name: str) -> Path:
     """Returns a checkpoint's path; RequestError if it is not below `ray`, or behind a link: Ray may delete it later."""
     path, whole = experiment / str(name), experiment.resolve()
     if path.resolve() != Path(os.path.normpath(whole / str(name))) or not path.resolve().is_relative_to(whole / "ray"):
-        what = f"{experiment}/journal.jsonl names {name!r} as a checkpoint"
+        what = f"{experiment / JOURNAL} names {name!r} as a checkpoint"
         raise RequestError(f"{what}, which is not in its folder ray, or is behind a link")
     return path
 

@@ -27,9 +27,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tuner.core.events import ENDED
-from tuner.record.records import TrialRecord, sign_of
+from tuner.record.records import TrialRecord
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import sign_of
 
 MISSES = 0.05  # how often an interval may miss the true mean
 DRAWS = 2000  # draws for the probability of being the best, whose standard error is then at most 1.1 %

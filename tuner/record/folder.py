@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tuner.errors import RequestError
-from tuner.record.saved_experiment import COPY, JOURNAL, why_foreign
+from tuner.record.format import JOURNAL
+from tuner.record.saved_experiment import COPY, why_foreign
 from tuner.record.saved_experiment import FILE as EXPERIMENT
 from tuner.record.storage.files import write_atomically
 from tuner.record.storage.lock import LOCK, driver_of, locked
 from tuner.record.storage.made import remove_experiment, remove_files, renamed
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
-MOST_LEVELS = 40  # deeper folders are not listed; each level needs an open file descriptor
-MOST_NAMED = 100  # maximum number of files that `files_in` returns
+MAX_DEPTH = 40  # deeper folders are not listed; each level needs an open file descriptor
+MAX_FILES = 100  # maximum number of files that `files_in` returns
 
 
 class OpenFolder(NamedTuple):
@@ -99,7 +100,7 @@ def write_in(folder: OpenFolder, name: str, content: str) -> None:
 
 
 def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
-    """Lists (path, bytes) of the first MOST_NAMED regular files below the folder `name`, at most MOST_LEVELS deep.
+    """Lists (path, bytes) of the first MAX_FILES regular files below the folder `name`, at most MAX_DEPTH deep.
 
     The list is empty if the folder is missing or a link.
     """
@@ -108,7 +109,7 @@ def files_in(folder: OpenFolder, name: str) -> list[tuple[str, int]]:
     except OSError:
         return []
     try:
-        return list(islice(_files_below(root_fd), MOST_NAMED))
+        return list(islice(_files_below(root_fd), MAX_FILES))
     finally:
         os.close(root_fd)
 
@@ -121,5 +122,5 @@ def _files_below(root_fd: int) -> Iterator[tuple[str, int]]:
                 if stat.S_ISREG(status.st_mode):
                     yield str(Path(below) / name), status.st_size
         folders.sort()
-        if len(Path(below).parts) >= MOST_LEVELS:
+        if len(Path(below).parts) >= MAX_DEPTH:
             folders.clear()

@@ -12,6 +12,7 @@ from typing import Any
 from tuner.errors import RequestError
 
 FORMAT = 12
+JOURNAL = "journal.jsonl"  # the file in an experiment's folder that has all that happened in the search
 FIELD = "format"  # a field of experiment.json, best/config.json and a journal's first line; a file in the state folder
 
 

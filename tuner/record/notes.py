@@ -15,7 +15,7 @@ from tuner.record.storage.files import bytes_in, is_file_in, parsed
 
 FILE = "notes.json"
 MOST_FILE = 64 << 10  # maximum bytes of the file; the longest notes and tags take 34 kB
-MOST_CHARS = 2000  # maximum characters of the notes; the list of experiments shows them
+MAX_NOTES_CHARS = 2000  # maximum characters of the notes; the list of experiments shows them
 MOST_TAGS = 20
 TAG = re.compile(r"[\w.+/-]{1,40}")
 
@@ -36,8 +36,8 @@ class Notes:
                 raise RequestError(f"tag {str(tag)[:60]!r}: must be 1 to 40 letters, digits or any of _ . + / -")
         if len(set(self.tags)) < len(self.tags):
             raise RequestError("a tag is given twice; give each tag once")
-        if not isinstance(self.notes, str) or len(self.notes) > MOST_CHARS:
-            raise RequestError(f"notes: must be a text of {MOST_CHARS:,} characters at most")
+        if not isinstance(self.notes, str) or len(self.notes) > MAX_NOTES_CHARS:
+            raise RequestError(f"notes: must be a text of {MAX_NOTES_CHARS:,} characters at most")
         if not all(each.isprintable() or each in "\n\t" for each in self.notes):
             raise RequestError("notes: must have printable characters, spaces and line ends only")
         if type(self.archived) is not bool:

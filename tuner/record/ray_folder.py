@@ -24,20 +24,18 @@ from tuner.core.events import (
 from tuner.errors import RequestError
 from tuner.record.lines import MOST_ID, MOST_TIME, is_trial_id
 from tuner.record.reading import Hold
-from tuner.record.records import Folding, TrialRecord, finite
+from tuner.record.records import Folding, TrialRecord
 from tuner.record.report_keys import EPOCH, RAY_KEYS
 from tuner.record.storage.files import SWELL, bytes_in, is_file_in, parsed, weight
 from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import finite, is_number, usual_mode
 from tuner.spec.option_values import MOST_EPOCHS
 
-# Maximum number of entries in a Ray folder, about one per trial; each entry takes four file look-ups.
-MOST_ENTRIES = 20_000
+MAX_RAY_ENTRIES = 20_000  # in a Ray folder: about one per trial, and each takes four file look-ups
 MOST_FILE, MOST_OF_ALL = 64 << 20, 256 << 20  # maximum bytes of one file, and of all files together; a report has 1 kB
 OF_A_TRIAL = ("params.json", "result.json", "error.txt")
 STATUS = {"TERMINATED": "completed", "ERROR": "failed", "RUNNING": "interrupted", "PAUSED": "interrupted"}
 RAY_COLUMNS = RAY_KEYS | {"warmup_time"}  # older versions of Ray also wrote warmup_time
-UP = ("acc", "reward", "score", "auc", "f1", "precision", "recall", "r2")  # parts of the names of metrics to maximize
-DOWN = ("loss", "error", "rmse", "mse", "mae", "perplexity")
 
 
 def is_ray_folder(folder: Path) -> bool:
@@ -45,7 +43,7 @@ def is_ray_folder(folder: Path) -> bool:
     if is_file_in(folder, "tuner.pkl"):
         return True
     with os.scandir(folder) as entries:
-        return any(_is_state_file(entry.name) for entry in islice(entries, MOST_ENTRIES))
+        return any(_is_state_file(entry.name) for entry in islice(entries, MAX_RAY_ENTRIES))
 
 
 def _is_state_file(name: str) -> bool:
@@ -57,8 +55,8 @@ def ray_files_in(folder: Path) -> list[Path]:
     paths = []
     with os.scandir(folder) as entries:
         for number, entry in enumerate(entries):
-            if number >= MOST_ENTRIES:
-                raise RequestError(f"{folder} has more than {MOST_ENTRIES:,} entries, too many to be shown")
+            if number >= MAX_RAY_ENTRIES:
+                raise RequestError(f"{folder} has more than {MAX_RAY_ENTRIES:,} entries, too many to be shown")
             if _is_state_file(entry.name):
                 paths += [folder / entry.name]
             elif entry.is_dir(follow_symlinks=False):
@@ -118,16 +116,13 @@ def read_ray(folder: Path, hold: Hold = lambda weight: None) -> tuple[Experiment
 
 
 def guessed(trials: Iterable[TrialRecord]) -> tuple[str, str]:
-    """Guesses metric and mode: the most frequent metric named as in DOWN (min), else as in UP (max), else any (min)."""
-    names = Counter(
-        name
-        for trial in trials
-        for name, value in (trial.reports[-1].metrics if trial.reports else {}).items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    )
-    for words, mode in ((DOWN, "min"), (UP, "max")):
+    """Guesses metric and mode by `usual_mode`: the most frequent metric to minimize, else to maximize, else any."""
+    last = (trial.reports[-1].metrics for trial in trials if trial.reports)
+    names = Counter(name for metrics in last for name, value in metrics.items() if is_number(value))
+    for mode in ("min", "max"):
         for name, _ in names.most_common():
-            if any(word in name.lower() for word in words):
+            # `usual_mode` leaves a score open, because some are minimized; most are not.
+            if usual_mode(name) == mode or (mode == "max" and "score" in name.lower()):
                 return name, mode
     return next(iter(names), "metric"), "min"
 

@@ -14,26 +14,19 @@ from tuner.core.timing import Session
 from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.confirm import Confirmation, confirmation
+from tuner.record.format import JOURNAL
 from tuner.record.ray_folder import is_ray_folder, read_ray
 from tuner.record.reading import Hold, Reading
 from tuner.record.records import TrialRecord, kept
-from tuner.record.saved_experiment import (
-    BEGUN,
-    FILE,
-    check_same_search,
-    load_experiment,
-    lost_journal,
-    no_experiment,
-)
+from tuner.record.saved_experiment import BEGUN, FILE, check_same_search, load_experiment, lost_journal, no_experiment
 from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned
 from tuner.record.texts import counted
 from tuner.rules.own_length import at_length
 from tuner.spec.experiment import Experiment
-from tuner.spec.parameters import merged
 from tuner.spec.spaces import is_in_main
-from tuner.training.task import trial_seed
+from tuner.training.task import trial_seed, whole_config
 
 END = "interrupted"  # the state of a killed search, and of its trials that were running
 KILLED = "the search's process was ended; what was reported is kept, and --resume goes on"
@@ -94,9 +87,9 @@ class ExperimentRecord:
         chosen = tuple(trial for trial in self.trials if winner and trial.id in winner.trials) or self.searched
         return SearchStats(self.rules, chosen, self.refused, self.length + self.grace > 0)
 
-    @property
+    @cached_property
     def rules(self) -> Experiment:
-        """The experiment with its rule's present rungs: `tuner.rules.own_length` moves them."""
+        """The options with the rungs in force, which `tuner.rules.own_length` moves."""
         return at_length(self.experiment, self.length, self.grace)
 
     @property
@@ -107,11 +100,11 @@ class ExperimentRecord:
     def config_of(self, trial: TrialRecord) -> dict[str, Any]:
         """Returns the whole config of a trial: its parameters, constants, and its seed and length if it gets them."""
         space = self.facts.get("space", {})
-        own: dict[str, Any] = {"seed": trial_seed(self.experiment.seed, trial.id)} if space.get("seeded") else {}
-        if isinstance(length := space.get("length"), str):
-            epoch, most = self.shorter(trial)
-            own[length] = most if most and epoch == trial.last_epoch else self.experiment.max_epochs
-        return merged(self.constants, trial.config) | own
+        seed = trial_seed(self.experiment.seed, trial.id) if space.get("seeded") else None
+        length = name if isinstance(name := space.get("length"), str) else ""
+        epoch, most = self.shorter(trial)
+        max_epochs = most if most and epoch == trial.last_epoch else self.experiment.max_epochs
+        return whole_config(trial.config, self.constants, seed=seed, length=length, max_epochs=max_epochs)
 
     def elapsed(self, time: float) -> float:
         """Converts a unix time to seconds of the search, which leave out the time between sessions."""
@@ -209,7 +202,7 @@ class Following:
 
     def __init__(self, folder: Path, most_bytes: int | None = None) -> None:
         self.folder = folder
-        self._reading = Reading(folder / "journal.jsonl", most_bytes)
+        self._reading = Reading(folder / JOURNAL, most_bytes)
         self._stats: SearchStats | None = None
 
     def load(self, until: float | None = None, hold: Hold = lambda weight: None) -> ExperimentRecord:
@@ -226,7 +219,7 @@ class Following:
         hold(facts_weight)
         experiment, facts = load_experiment(folder)
         experiment = replace(experiment, results=str(folder.parent), name=folder.name)
-        journal = folder / "journal.jsonl"
+        journal = folder / JOURNAL
         if facts.get(BEGUN) and not (journal.exists() and journal.stat().st_size):
             raise lost_journal(journal)
         folding = self._reading.read_on(until, lambda weight: hold(facts_weight + weight))

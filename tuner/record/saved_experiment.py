@@ -13,15 +13,14 @@ from typing import Any
 
 from tuner.core.events import Beginning
 from tuner.errors import RequestError, printable
-from tuner.record.format import FIELD, FORMAT, OtherFormat, check_format
+from tuner.record.format import FIELD, FORMAT, JOURNAL, OtherFormat, check_format
 from tuner.record.storage.files import is_file_in, json_in, lines_of, open_in, parsed, write_atomically
 from tuner.spec.experiment import Experiment
 
 logger = logging.getLogger(__name__)
 FILE, COPY = "experiment.json", ".experiment.json.copy"  # same content; COPY is read if FILE is damaged or missing
-JOURNAL = "journal.jsonl"
 BEGUN = "begun"  # this fact says that the journal has had an event, so an empty or missing journal was lost
-MOST_NAMES = 5  # maximum number of experiments that an error text names
+MAX_LISTED_EXPERIMENTS = 5  # maximum number of experiments that an error text names
 UNREADABLE = (OSError, ValueError, ArithmeticError, KeyError, TypeError, AttributeError, RequestError)
 
 
@@ -140,8 +139,8 @@ def no_experiment(folder: Path) -> str:
         return f"{folder} is {'a file, ' * folder.is_file()}not an experiment's folder{meant}"
     others = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"), key=_changed, reverse=True)]
     close = difflib.get_close_matches(folder.name, others, n=1)
-    more = f" and {len(others) - MOST_NAMES} more" if len(others) > MOST_NAMES else ""
-    hint = f"the newest there: {', '.join(others[:MOST_NAMES])}{more}"
+    more = f" and {len(others) - MAX_LISTED_EXPERIMENTS} more" if len(others) > MAX_LISTED_EXPERIMENTS else ""
+    hint = f"the newest there: {', '.join(others[:MAX_LISTED_EXPERIMENTS])}{more}"
     if not others:
         hint = "this folder has no experiments: give another --results"
     elif close:
@@ -158,7 +157,7 @@ def _changed(path: Path) -> float:
 
 def latest_experiment(results: Path) -> str:
     """Returns the name of the experiment whose journal was written to last; raises RequestError if there is none."""
-    journals = sorted(results.glob("*/journal.jsonl"), key=lambda path: path.lstat().st_mtime)
+    journals = sorted(results.glob(f"*/{JOURNAL}"), key=lambda path: path.lstat().st_mtime)
     if not journals:
         where = results.absolute()
         what = f"no experiment in {where}" if where.is_dir() else f"no such folder {where}"

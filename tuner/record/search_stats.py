@@ -26,7 +26,7 @@ Item = TypeVar("Item", bound=Any)
 Answer = tuple[TrialRecord, Report]
 STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
 MOST_FRONTS = 20  # after this many fronts of which a checkpoint is gone, all checkpoints are looked up
-MANY = 100  # with more changed items than this, sorting the list anew is faster than inserting each item
+MAX_INSERTED_ITEMS = 100  # with more changed items than this, sorting the list anew is faster than inserting each item
 
 
 class Rank(NamedTuple):
@@ -287,7 +287,7 @@ _ItemsOf = Callable[[int, TrialRecord, Aim], Iterator[Item]]  # a trial's index,
 
 def _updated(items: list[Item], removed: set[Item], added: set[Item]) -> list[Item]:
     """Returns a sorted list of the `items` without `removed` and with `added`; `items` must be sorted."""
-    if len(removed) + len(added) > MANY:
+    if len(removed) + len(added) > MAX_INSERTED_ITEMS:
         return sorted([*(item for item in items if item not in removed), *added])
     items = items[:]
     for item in removed:

@@ -18,7 +18,7 @@ from tuner.spec.spaces import is_in_main
 
 # What stands before a parameter's or a metric's name where a column of ours has that name, as in Ray's own tables.
 PARAMETER, METRIC = "config/", "metrics/"
-MOST_NAME = 200  # maximum characters of a nested name, because each of a million values may repeat a long name
+MAX_NAME_CHARS = 200  # maximum characters of a nested name, because each of a million values may repeat a long name
 
 
 def counted(count: int, noun: str) -> str:
@@ -27,11 +27,16 @@ def counted(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Formats a number of seconds: `45 s`, `3 m 5 s`, `2 h 10 m`."""
+    """Formats a number of seconds: `45 s`, `3 min 5 s`, `2 h 10 min`, as `dom.js` does."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    return f"{whole // 60} m {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} m"
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def exact_duration(seconds: float) -> str:
+    """Formats a number of seconds, below ten with two digits (`0.12 s`), else as `duration` does."""
+    return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)
 
 
 def formatted(value: Any) -> str:
@@ -50,9 +55,9 @@ def flat_parameters(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     while levels:
         above, items = levels[-1]
         for name, value in items:
-            name = f"{above}{name}"[:MOST_NAME] if above else name
+            name = f"{above}{name}"[:MAX_NAME_CHARS] if above else name
             if isinstance(value, dict) and value.keys() != {"grid_search"}:
-                levels.append((f"{name}/"[:MOST_NAME], iter(value.items())))
+                levels.append((f"{name}/"[:MAX_NAME_CHARS], iter(value.items())))
                 break
             yield name, value
         else:
@@ -85,6 +90,16 @@ def figures(metrics: dict[str, Any], metric: str = "") -> str:
 def setting(config: dict[str, Any]) -> str:
     """Formats a trial's parameters in one line: `l1 64, lr 0.00123, batch_size 8`."""
     return ", ".join(f"{n} {v:.6g}" if isinstance(v, float) else f"{n} {v}" for n, v in flat(config).items())
+
+
+def domain_text(described: dict[str, Any], most: int = 10) -> str:
+    """Formats what `domains.describe` returns or a file has: `{4, 8}`, `loguniform(0.01, 0.1)`; cuts beyond `most`."""
+    if isinstance(values := described.get("values"), list):
+        shown = [formatted(value) for value in (values if len(values) <= most else values[: most - 1])]
+        return "{" + ", ".join(shown + ["..."] * (len(values) > most)) + "}"
+    ends = [formatted(described[end]) for end in ("lower", "upper") if end in described]
+    ends += [f"step {formatted(described['q'])}"] if "q" in described else []
+    return f"{described.get('kind', '')}({', '.join(ends)})"
 
 
 def command(module: str, *words: str) -> str:

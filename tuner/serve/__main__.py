@@ -32,11 +32,11 @@ from tuner.spec.experiment import CHOICES
 
 MOST_CLIENTS = 400  # with more open connections, a new one closes an idle one; MOST_STREAMS of tuner.serve.app is lower
 READER_S = 30  # seconds; a client that reads nothing of its response for this time is disconnected
-GRACE_S = 3  # seconds for responses that are being sent when the service shuts down
+SHUTDOWN_TIMEOUT_S = 3  # seconds for responses that are being sent when the service shuts down
 HEAD_BYTES = 64 << 10  # maximum bytes of a request's first line and headers together
-# MOST_PARTS limits the chunks of a request body. uvicorn parses all 256 kB of a read before it serves another client.
+# MAX_BODY_PARTS limits a request body's chunks. uvicorn parses all 256 kB of a read before it serves another client.
 # Each chunk takes 40 us or more: 100,000 chunks of a byte took 5 s. A normal body of 16 kB has one or two chunks.
-MOST_PARTS = 500
+MAX_BODY_PARTS = 500
 REQUEST_S = 10  # seconds a client has to send a request's headers, from the connection's start or its last response
 
 
@@ -140,7 +140,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         with contextlib.suppress(TimeoutError):  # waits for responses that are being sent
-            await asyncio.wait_for(super().shutdown(sockets), GRACE_S)
+            await asyncio.wait_for(super().shutdown(sockets), SHUTDOWN_TIMEOUT_S)
         self._close()
         leave(0)
 
@@ -153,8 +153,8 @@ class RequestParser(h11.Connection):
         if isinstance(event, h11.Request):
             self._parts = 0
         self._parts += isinstance(event, h11.Data)
-        if self._parts > MOST_PARTS:
-            raise h11.RemoteProtocolError(f"a body in more than {MOST_PARTS} parts")
+        if self._parts > MAX_BODY_PARTS:
+            raise h11.RemoteProtocolError(f"a body in more than {MAX_BODY_PARTS} parts")
         return event
 
 

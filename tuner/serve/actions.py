@@ -65,7 +65,7 @@ class _Body(BaseModel):
 
 
 Tags = Annotated[list[str], Field(max_length=saved_notes.MOST_TAGS)]
-Text = Annotated[str, Field(max_length=saved_notes.MOST_CHARS)]
+Text = Annotated[str, Field(max_length=saved_notes.MAX_NOTES_CHARS)]
 
 
 class Note(_Body):

@@ -28,8 +28,8 @@ MOST_ROW = 64 << 10  # bytes of one row of a list; a longer row is shortened
 MOST_SENT = 256 << 20  # bytes of all responses that are being sent; responses of up to PIECE_BYTES do not count
 MOST_WRITTEN = 4  # responses encoded at once; each is in memory twice, and under the GIL more threads gain nothing
 CUTS = (4000, 400, 40, 4)  # each limits both a text's characters and a list's items; tried in turn until a row fits
-MOST_LEVELS = 6  # levels of lists and dicts in a shortened row
-RETRY_S = 1  # seconds after which a client should repeat a request that `later` answered
+MAX_CUT_LEVELS = 6  # levels of lists and dicts in a shortened row
+RETRY_AFTER_S = 1  # seconds after which a client should repeat a request that `later` answered
 PIECE_BYTES = 64 << 10  # bytes sent at once; for a client that does not read, a copy of about this size waits in memory
 _encode = json.JSONEncoder(default=vars, allow_nan=False).encode
 # _ESCAPED matches each escape in JSON text. Group 1 is the hex code if the character changes the direction of writing.
@@ -97,8 +97,8 @@ def refusal(status: int, message: str, more: Mapping[str, str] | None = None) ->
 
 
 def later(message: str) -> Response:
-    """Returns a 503 response that asks the client to retry after RETRY_S."""
-    return refusal(503, message, {"Retry-After": str(RETRY_S)})
+    """Returns a 503 response that asks the client to retry after RETRY_AFTER_S."""
+    return refusal(503, message, {"Retry-After": str(RETRY_AFTER_S)})
 
 
 def wrong_field(error: Mapping[str, Any]) -> str:
@@ -193,7 +193,7 @@ def _json_text(value: Any) -> bytes:
     return text.encode()
 
 
-def _cut(value: Any, most: int, levels: int = MOST_LEVELS) -> Any:
+def _cut(value: Any, most: int, levels: int = MAX_CUT_LEVELS) -> Any:
     """Returns a copy with at most `most` characters per text, `most` items per list or dict, and `levels` levels."""
     if isinstance(value, str) and len(value) > most:
         return f"{value[:most]}... ({len(value):,} characters)"

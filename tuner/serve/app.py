@@ -18,6 +18,7 @@ from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
 from tuner.record.confirm import ConfirmedSetting
+from tuner.record.format import JOURNAL
 from tuner.record.reading import NotYet
 from tuner.serve.access.guard import HEADERS, Guard, Keys, add_signin, is_loopback
 from tuner.serve.actions import add_actions
@@ -40,12 +41,12 @@ from tuner.views.prediction import PredictionRow, prediction
 from tuner.views.verdict import Verdict, verdict_of
 from tuner.views.whatif import REPLAYED
 
-MOST_ROWS = 10_000
+MAX_ROWS = 10_000
 MOST_STREAMS = 100  # event streams open at once; each checks a file 5 to 25 times a second
 Offset = Annotated[int, Query(ge=0, le=10**9, description="first rows to skip")]
 Line = Annotated[int, Field(ge=0, le=10**12, description="send only journal lines after this line number")]
 Since = Annotated[int, Query(ge=0, le=10**12, description="only rows of trials that changed after this journal line")]
-Limit = Annotated[int, Query(ge=1, le=MOST_ROWS, description="maximum rows to send")]
+Limit = Annotated[int, Query(ge=1, le=MAX_ROWS, description="maximum rows to send")]
 Wanted = Annotated[list[FigureName], Query(max_length=len(get_args(FigureName)), description="figures to send")]
 
 
@@ -204,7 +205,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
         return answer(Health("ok", str(served.reader.root)))
 
     @app.get("/api/experiments", responses={200: {"model": Experiments}})
-    def experiments(offset: Offset = 0, limit: Limit = MOST_ROWS) -> Response:
+    def experiments(offset: Offset = 0, limit: Limit = MAX_ROWS) -> Response:
         """Lists the experiments: first searches that have no folder yet, then the others, newest first."""
         total, rows = served.rows(offset, limit)
         return answer(Experiments(str(served.reader.root), total), experiments=rows)
@@ -215,21 +216,21 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
         return answer(served.one(name))
 
     @app.get("/api/experiments/{name}/trials", responses={200: {"model": Trials}})
-    def trials(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
+    def trials(name: str, offset: Offset = 0, limit: Limit = MAX_ROWS, since: Since = 0) -> Response:
         """Lists the experiment's trials in the order in which they were suggested."""
         record = served.view(name).record
         asked = tables.changed_since(record, since)[offset : offset + limit]
         return answer(Trials(len(record.trials)), trials=tables.trial_rows(record, asked))
 
     @app.get("/api/experiments/{name}/rungs", responses={200: {"model": Rungs}})
-    def rungs(name: str, offset: Offset = 0, limit: Limit = MOST_ROWS, since: Since = 0) -> Response:
+    def rungs(name: str, offset: Offset = 0, limit: Limit = MAX_ROWS, since: Since = 0) -> Response:
         """Lists rungs, and decisions with their margins (|value - cutoff|), the smallest margin first.
 
         offset, limit and since apply to the decisions. With since, decisions are in the order of the trials.
         """
         record = served.view(name).record
         there, calls = record.stats.rungs, record.stats.ranked_decisions
-        begun = Rungs(tables.rung_rows(record, MOST_ROWS), len(calls), left_out=max(0, len(there) - MOST_ROWS))
+        begun = Rungs(tables.rung_rows(record, MAX_ROWS), len(calls), left_out=max(0, len(there) - MAX_ROWS))
         return answer(begun, decisions=tables.decision_rows(record, offset, limit, since))
 
     @app.get("/api/experiments/{name}/prediction", responses={200: {"model": Predictions}})
@@ -257,7 +258,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
     def changes(
         name: str,
         since: Since = 0,
-        limit: Limit = MOST_ROWS,
+        limit: Limit = MAX_ROWS,
         figures: Wanted = [],  # noqa: B006
         values: Values = "",
         axis: Annotated[str, Query(pattern=curves.PATTERN, description=curves.ABOUT)] = "",
@@ -281,14 +282,14 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
             num_trials=len(record.trials),
             num_decisions=len(calls),
             parameters=parameters,
-            rungs=tables.rung_rows(record, MOST_ROWS),
+            rungs=tables.rung_rows(record, MAX_ROWS),
             verdict=verdict,
             value_choices=value_choices.offered(record),
             value_default=value_choices.default(record),
             metrics=value_choices.metrics_of(record),
             replayed=REPLAYED,
             best_metrics=tables.best_metrics(record),
-            left_out=max(0, len(rungs) - MOST_ROWS),
+            left_out=max(0, len(rungs) - MAX_ROWS),
         )
         changed = tables.changed_since(record, since)[:limit]
         return answer(
@@ -307,7 +308,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
         name: str, after: Annotated[Line, Query()] = 0, last_event_id: Annotated[Line, Header()] = 0
     ) -> Response:
         """Sends the journal's lines as server-sent events as soon as they are written; `id` is the line's number."""
-        journal = (served.folder(name) or served.reader.root / name) / "journal.jsonl"
+        journal = (served.folder(name) or served.reader.root / name) / JOURNAL
         frames = event_frames(journal, last_event_id or after, app.state.stopping)
         return EventSourceResponse(frames, headers={"X-Accel-Buffering": "no"})  # for nginx: do not buffer events
 

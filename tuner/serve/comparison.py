@@ -34,7 +34,7 @@ from tuner.views.compare import (
 from tuner.views.figures.values import PATTERN
 
 COMPARE_S = 3.0  # seconds for reading one request's experiments; the next request continues, so the page fills early
-MOST_KEPT = 200  # experiments whose data for comparisons stay in memory: at most 900 kB each
+MAX_CACHED = 200  # experiments whose data for comparisons stay in memory: at most 900 kB each
 CLOCKS: tuple[Clock, ...] = ("epochs", "seconds", "trials")
 STATES = {NotYet: "reading", NotThere: "missing", RequestError: "damaged"}  # error -> state; the first that matches
 Names = Annotated[
@@ -75,7 +75,7 @@ class Comparison:
 
 
 class Comparisons:
-    """Reads the data for comparisons; caches it for the MOST_KEPT most recently requested experiments; thread-safe."""
+    """Reads the data for comparisons; caches it for the MAX_CACHED most recently requested experiments; thread-safe."""
 
     def __init__(self, served: ServedExperiments) -> None:
         self._served = served
@@ -95,7 +95,7 @@ class Comparisons:
         with self._lock:
             self._kept[name] = kept
             self._kept.move_to_end(name)
-            while len(self._kept) > MOST_KEPT:
+            while len(self._kept) > MAX_CACHED:
                 self._kept.popitem(last=False)
         return kept
 

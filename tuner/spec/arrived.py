@@ -26,8 +26,8 @@ from tuner.errors.users_code import is_foreign
 
 LONGEST_S = 0.015  # maximum CPU seconds of a look; one that is cut off does not tell that a parameter is missing
 DEPTH = 4  # `trainer.config.optimizer.lr` is an entry at depth 4
-MOST_ENTRIES = 300  # of a larger dictionary, such as a vocabulary, only the entries named as parameters are read
-MOST_ITEMS = 32  # maximum length of a list that is read
+MAX_DICT_ENTRIES = 300  # of a larger dictionary, such as a vocabulary, only the entries named as parameters are read
+MAX_LIST_ITEMS = 32  # maximum length of a list that is read
 MOST_TEXT = 200  # maximum characters of a value's text
 # Package -> the attribute in which its configuration objects keep their entries.
 KEPT_IN = {"wandb": "_items", "ml_collections": "_fields"}
@@ -110,13 +110,13 @@ class Walk:
     def visit(self, thing: Any, place: str, depth: int, counts: bool) -> Iterator[tuple[Any, str, int, bool]]:
         """Notes the entries of an object; yields those to visit. `counts`: whether other values tell against one."""
         if isinstance(thing, (list, tuple)) and not hasattr(thing, "_fields"):
-            if len(thing) <= MOST_ITEMS:
+            if len(thing) <= MAX_LIST_ITEMS:
                 yield from ((each, place, depth + 1, counts) for each in thing if is_container(each))
             return
         is_scope = depth == 0
         entries, are_settings = (list(thing.items()), True) if is_scope else entries_of(thing, self.paths)
         is_config = are_settings and not isinstance(thing, (type, ModuleType)) and not is_scope
-        if is_config and any(is_array(value) for _, value in entries[:MOST_ITEMS]):
+        if is_config and any(is_array(value) for _, value in entries[:MAX_LIST_ITEMS]):
             counts = are_settings = is_config = False  # a checkpoint or a batch
         for name, value in entries:
             if not isinstance(name, str) or name.startswith("__"):  # such as CONFIG in the globals of a script
@@ -175,7 +175,7 @@ def entries_of(thing: Any, names: Iterable[str]) -> tuple[list[tuple[Any, Any]],
     kind, own = type(thing), getattr(thing, "__dict__", {})
     package = kind.__module__.partition(".")[0]
     if isinstance(thing, dict):
-        is_small = len(thing) <= MOST_ENTRIES
+        is_small = len(thing) <= MAX_DICT_ENTRIES
         return list(dict.items(thing)) if is_small else [(n, thing[n]) for n in names if n in thing], is_small
     if isinstance(thing, ModuleType):
         return (list(own.items()), True) if is_users(getattr(thing, "__file__", None)) else ([], False)
@@ -214,7 +214,7 @@ def _of_omegaconf(thing: Any) -> list[tuple[Any, Any]]:
 
 def _of_optimizer(groups: list[dict[str, Any]]) -> list[tuple[str, Any]]:
     """Returns the learning rates of an optimizer's groups, and those from which its schedule started."""
-    rates = [group[name] for group in groups[:MOST_ITEMS] for name in ("lr", "initial_lr") if name in group]
+    rates = [group[name] for group in groups[:MAX_LIST_ITEMS] for name in ("lr", "initial_lr") if name in group]
     return [(name, rate) for rate in rates for name in ("lr", "learning_rate")]
 
 
@@ -245,7 +245,7 @@ def text_of(value: Any) -> str | None:
         return str(value)
     if is_array(value):
         is_plain = str(getattr(value, "device", "cpu")) == "cpu" and not getattr(value, "requires_grad", False)
-        return text_of(value.tolist()) if is_plain and sum(value.shape) <= MOST_ITEMS else None
+        return text_of(value.tolist()) if is_plain and sum(value.shape) <= MAX_LIST_ITEMS else None
     if isinstance(value, (numbers.Real, decimal.Decimal)):
         return _written(float(value))
     if isinstance(value, (str, PurePath)):
@@ -254,7 +254,7 @@ def text_of(value: Any) -> str | None:
             return _written(float(words))
         except ValueError:
             return words
-    if isinstance(value, (list, tuple)) and len(value) <= MOST_ITEMS:
+    if isinstance(value, (list, tuple)) and len(value) <= MAX_LIST_ITEMS:
         items = [text_of(each) for each in value]
         return None if None in items else f"[{', '.join(map(str, items))}]"
     return None

@@ -48,7 +48,7 @@ TWO_CHECKPOINTS = "the command saves in {checkpoint}, and reports another checkp
 TWO_PROCESSES = "two processes of the command report, as each rank would: report by one, that of rank 0"
 QUOTED = "its last lines:"  # begins what an error quotes of the output
 LAST_LINES = 10  # of the output, in the error of a command that fails
-MOST_CHARS = 200  # maximum characters of each
+MAX_QUOTED_LINE_CHARS = 200  # maximum characters of each
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Command:
                         pid = each.pid
                 else:
                     line = each.rstrip("\r").rpartition("\r")[2]  # the last state of a progress bar
-                    last.append(line[:MOST_CHARS])
+                    last.append(line[:MAX_QUOTED_LINE_CHARS])
                     printed = self.metrics_in(line, metrics) if ways.by == PRINTED else {}
                     found = printed if printed and ways.counts(PRINTED, printed) else {}
                 if found:

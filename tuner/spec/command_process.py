@@ -23,10 +23,10 @@ from typing import Any
 
 from tuner.spec.ways import WAYS
 
-GRACE_S = 4.0  # seconds that a stopped command has until SIGKILL; less than `keeper.GRACE_S`
+COMMAND_GRACE_S = 4.0  # seconds that a stopped command has until SIGKILL; less than `keeper.COMMAND_GRACE_S`
 SOFT_S = 2.0  # of them, before SIGTERM, if a process of it waits for an answer and so knows that the trial has ended
-MOST_BYTES = 1 << 20  # of a line without an end, or of a report, that are kept
-PATIENCE_S = 5.0  # seconds that a report may take to arrive once it has begun
+MAX_REPORT_BYTES = 1 << 20  # of a line without an end, or of a report, that are kept
+REPORT_TIMEOUT_S = 5.0  # seconds that a report may take to arrive once it has begun
 IN_COMMAND = str(Path(__file__).parents[1] / "integrations" / "in_command")  # the folder of `tuner_trial`
 REFUSED = b"!"  # the answer to what is no report
 PEER = struct.Struct("3i")  # process, user and group of the other side of a socket
@@ -62,9 +62,9 @@ class Sent:
     def __init__(self, connection: socket.socket) -> None:
         """Read it; ValueError if it is none."""
         self.pid, _, _ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-        connection.settimeout(PATIENCE_S)
+        connection.settimeout(REPORT_TIMEOUT_S)
         text = b""
-        while not text.endswith(b"\n") and len(text) < MOST_BYTES and (data := connection.recv(1 << 16)):
+        while not text.endswith(b"\n") and len(text) < MAX_REPORT_BYTES and (data := connection.recv(1 << 16)):
             text += data
         try:
             told = json.loads(text)
@@ -134,7 +134,7 @@ class Program:
                 selector.unregister(pipe)
             os.write(streams[pipe].fileno(), data)
             *lines, begun[pipe] = (begun[pipe] + data).split(b"\n")
-            begun[pipe] = begun[pipe][-MOST_BYTES:]
+            begun[pipe] = begun[pipe][-MAX_REPORT_BYTES:]
             return [line.decode(errors="replace") for line in lines]
 
         with selectors.DefaultSelector() as selector, open(os.pidfd_open(process.pid), "rb", buffering=0) as end:
@@ -175,7 +175,7 @@ class Program:
                 self._drain(soft_s)
             if self.process.poll() is None:
                 os.killpg(self.process.pid, signal.SIGTERM)
-                self._drain(GRACE_S - soft_s)
+                self._drain(COMMAND_GRACE_S - soft_s)
                 self.process.kill()
             self.process.wait()
 

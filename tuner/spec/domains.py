@@ -13,6 +13,7 @@ from typing import Any
 from tuner.errors import RequestError
 from tuner.errors.gate import fingerprint, plain, text_of
 from tuner.errors.users_code import place_of
+from tuner.spec.metrics import is_number
 
 LISTED, UNBOUNDED = ("choice", "grid_search"), ("normal", "sample_from")  # kinds; all others are ranges
 CONSTANTS = {"True": True, "true": True, "False": False, "false": False, "None": None, "null": None}
@@ -289,10 +290,6 @@ class Range:
             value = round(value / self.step) * self.step + 0.0
         value = min(self.high, max(self.low, value))
         return int(round(value)) if self.whole else float(value)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _step(domain: Any) -> Any:

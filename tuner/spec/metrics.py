@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from tuner.errors import RequestError, nearest
 
-LARGER = {"accuracy", "acc", "auc", "f1"}  # words in the names of metrics whose larger values are better
-SMALLER = {"loss", "error", "perplexity"}  # words in the names of metrics whose smaller values are better
+LARGER = {"accuracy", "acc", "auc", "f1", "precision", "recall", "r2", "reward"}  # words in names: larger is better
+SMALLER = {"loss", "error", "perplexity", "rmse", "mse", "mae"}  # words in names: smaller is better
 MOST_INTEGER = 2**63  # an integer of this size or more makes a decision's line invalid; as a metric it is ignored
 NEGATED = {"neg", "negative", "minus"}  # words that reverse the direction: larger neg_log_loss is better
 
@@ -23,20 +23,23 @@ class Goal(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """The factor, 1 or -1, that turns the metric into a loss, so that smaller is always better."""
-        return 1 if self.mode == "min" else -1
+        return sign_of(self.mode)
 
     def value(self, metrics: Mapping[str, Any]) -> Any:
         """Returns a report's value of this metric; None if the report has none."""
         return metrics.get(self.metric)
 
 
+def sign_of(mode: str) -> int:
+    """Returns the factor, 1 or -1, that turns the metric into a loss, so that smaller is always better."""
+    return 1 if mode == "min" else -1
+
+
 def finite(value: Any) -> float | None:
     """Returns the value if it is a finite number, else None. Booleans and integers beyond +-2**63 also give None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and -MOST_INTEGER < value < MOST_INTEGER else None
+    return value if is_number(value) and -MOST_INTEGER < value < MOST_INTEGER else None
 
 
 def finite_all(value: Any) -> Any:

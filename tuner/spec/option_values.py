@@ -16,14 +16,14 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from tuner.errors import RequestError, nearest
 from tuner.spec.methods import NAMES
 
-MOST_CHARS = 4096  # maximum length of an option's text, in characters
+MAX_OPTION_CHARS = 4096  # maximum length of an option's text, in characters
 MOST_WORDS = 1000  # maximum number of points, of words (name=value) in one point, and of words in --stop
 KINDS = {  # class of an option's value -> how an error text names it
     int: "a whole number",
     float: "a number",
-    str: f"a text of {MOST_CHARS} characters at most",
+    str: f"a text of {MAX_OPTION_CHARS} characters at most",
     bool: "yes or no",
-    tuple: f"at most {MOST_WORDS} texts of {MOST_CHARS} characters at most",
+    tuple: f"at most {MOST_WORDS} texts of {MAX_OPTION_CHARS} characters at most",
 }
 MOST_SAMPLES = 1_000_000  # maximum number of trials, also if only a budget ends the search
 # Allowed ranges of options. Values may come from an HTTP request or a stranger's file; huge ones would slow the checks.
@@ -97,7 +97,7 @@ def check_value(options: Any, name: str) -> None:
     is_huge = isinstance(value, int) and abs(value) >= 10**18  # Python refuses to print more than 4300 digits
     fits = not is_huge and (type(value) in allowed or (float in allowed and type(value) is int))
     if isinstance(value, str):
-        fits = value in choices or (fits and len(value) <= MOST_CHARS)
+        fits = value in choices or (fits and len(value) <= MAX_OPTION_CHARS)
     elif isinstance(value, tuple):
         fits = fits and _are_words(value, depth=2 if name == "point" else 1)
     if fits:
@@ -125,7 +125,7 @@ def tuples(value: Any) -> Any:
 
 def _are_words(value: Any, depth: int) -> bool:
     if depth == 0:
-        return isinstance(value, str) and len(value) <= MOST_CHARS
+        return isinstance(value, str) and len(value) <= MAX_OPTION_CHARS
     return isinstance(value, tuple) and len(value) <= MOST_WORDS and all(_are_words(each, depth - 1) for each in value)
 
 

@@ -11,7 +11,6 @@ config.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -69,14 +68,8 @@ def constants(params: Params) -> Setting:
     return {name: value for name, value in inner.items() if is_constant(value) or (value and is_nested(value))}
 
 
-def merged(constants: Params, config: Params) -> Setting:
-    """A trial's whole config: its searched parameters and a copy of the constants, which the trial may change."""
-    both = {name: merged(constants[name], config[name]) for name in constants if is_nested(config.get(name))}
-    return {**copy.deepcopy(dict(constants)), **config, **both}
-
-
 def searched_in(params: Params, config: Params) -> Setting:
-    """Removes the constants from a trial's whole config: the inverse of `merged`."""
+    """Removes the constants from a trial's whole config: the inverse of `training.task.whole_config`."""
     left = {}
     for name, value in searched(params).items():
         left[name] = searched_in(params[name], config[name]) if is_nested(value) else config[name]

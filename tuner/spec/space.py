@@ -14,6 +14,7 @@ from tuner.spec import domains, parameters
 from tuner.spec.command import ADDED, Command, command_of
 from tuner.spec.constraints import written
 from tuner.spec.experiment import Options, with_fields
+from tuner.spec.metrics import is_number
 from tuner.spec.script_text import MOST_REPORTS
 from tuner.training.task import Task, callable_with
 
@@ -241,7 +242,7 @@ class Space:
 
         starts = {name: self.params[name] for name in self.mutable if domains.is_constant(self.params[name])}
         for name, value in starts.items():
-            if domains.is_number(value) and domains.kind(self.mutations[name]) in ("uniform", "loguniform", "normal"):
+            if is_number(value) and domains.kind(self.mutations[name]) in ("uniform", "loguniform", "normal"):
                 starts[name] = float(value)  # Ray would round all values that come from an integer
         return {**self.params, **{name: tune.choice([value]) for name, value in starts.items()}}
 

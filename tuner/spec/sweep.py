@@ -15,12 +15,13 @@ from typing import Any
 from tuner.errors import nearest
 from tuner.spec import domains
 from tuner.spec.command import Command
+from tuner.spec.metrics import is_number
 from tuner.spec.option_values import MOST_SAMPLES
 from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space import Space
 
 SUFFIXES = (".yaml", ".yml")
-MOST_BYTES, MOST_VALUES = 1 << 20, 100_000  # of a file, and of what it declares once its aliases are followed
+MAX_FILE_BYTES, MAX_DECLARED = 1 << 20, 100_000  # of a file, and of what it declares once its aliases are followed
 COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")  # W&B's default
 MACRO, VARIABLE = re.compile(r"\$\{(\w+)\}"), re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 SEARCHERS = {"grid": "grid", "random": "random", "bayes": "forest"}  # `method` -> searcher
@@ -182,7 +183,7 @@ def _domain(name: str, declared: Mapping[str, Any], is_grid: bool, notes: list[s
     if not steps:
         return tune.loguniform(low, high) if is_log else tune.uniform(low, high)
     if is_grid:
-        return _choice(of, [low + each * step for each in range(min(math.ceil((high - low) / step), MOST_VALUES + 1))])
+        return _choice(of, [low + each * step for each in range(min(math.ceil((high - low) / step), MAX_DECLARED + 1))])
     # The least and the greatest number of steps to which W&B rounds a value.
     least, most = math.floor(low / step - 0.5) + 1, math.ceil(high / step + 0.5) - 1
     if is_log and least < 1:
@@ -199,14 +200,14 @@ def _domain(name: str, declared: Mapping[str, Any], is_grid: bool, notes: list[s
 def _choice(of: str, values: Any, probabilities: Any = None, is_grid: bool = False) -> Any:
     from ray import tune
 
-    if not isinstance(values, Sequence) or isinstance(values, str) or not 0 < len(values) <= MOST_VALUES:
-        raise ValueError(f"{of}: values must be a list of 1 to {MOST_VALUES:,} values")
+    if not isinstance(values, Sequence) or isinstance(values, str) or not 0 < len(values) <= MAX_DECLARED:
+        raise ValueError(f"{of}: values must be a list of 1 to {MAX_DECLARED:,} values")
     domain = tune.choice(list(values))
     if probabilities is None:
         return domain
     if is_grid:
         raise ValueError(f"{of}: a grid tries each value once; leave probabilities out, or write method: random")
-    numbers = probabilities if isinstance(probabilities, list) and all(map(domains.is_number, probabilities)) else []
+    numbers = probabilities if isinstance(probabilities, list) and all(map(is_number, probabilities)) else []
     if len(numbers) != len(values) or min(numbers) < 0 or not math.isclose(sum(numbers), 1, rel_tol=1e-5):
         raise ValueError(f"{of}: probabilities must have a number for each value, and sum to 1")
     domain.set_sampler(Weighted([each / sum(numbers) for each in numbers]), allow_override=True)
@@ -262,9 +263,9 @@ def _read(path: Path) -> Mapping[str, Any]:
     import yaml
 
     with path.open("rb") as file:
-        text = file.read(MOST_BYTES + 1)
-    if len(text) > MOST_BYTES:
-        raise ValueError(f"has more than {MOST_BYTES:,} bytes")
+        text = file.read(MAX_FILE_BYTES + 1)
+    if len(text) > MAX_FILE_BYTES:
+        raise ValueError(f"has more than {MAX_FILE_BYTES:,} bytes")
     try:
         sweep = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
@@ -274,8 +275,8 @@ def _read(path: Path) -> Mapping[str, Any]:
         each = todo.pop()
         todo += each.values() if isinstance(each, dict) else each if isinstance(each, list) else ()
         num_values += 1
-        if num_values + len(todo) > MOST_VALUES:
-            raise ValueError(f"declares more than {MOST_VALUES:,} values")
+        if num_values + len(todo) > MAX_DECLARED:
+            raise ValueError(f"declares more than {MAX_DECLARED:,} values")
     return _mapping(sweep, "the file")
 
 
@@ -298,7 +299,7 @@ def _check_keys(
 
 def _number(of: str, declared: Mapping[str, Any], key: str, default: Any = None) -> Any:
     value = declared.get(key, default)
-    if not domains.is_number(value) or not math.isfinite(value):
+    if not is_number(value) or not math.isfinite(value):
         hint = "; YAML reads 1e-5 as a text, write 1.0e-5" if isinstance(value, str) else ""
         raise ValueError(f"{of}: {key}={value!r}: must be a number{hint}")
     return value

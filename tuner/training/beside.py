@@ -26,7 +26,7 @@ WANTED = (
     "keep them in an nn.Module that a function of the task uses (loss, training_loss or optimizer), or put them into "
     "the model"
 )
-MOST_ITEMS = 1_000  # of a list or dictionary that is looked through; a data set's own list is longer
+MAX_SCANNED_ITEMS = 1_000  # of a list or dictionary that is looked through; a data set's own list is longer
 MOST_OBJECTS = 50_000  # 20 ms
 MOST_ATTRIBUTES = 2**20  # bytes of the plain attributes of a model that a checkpoint has
 GENERATORS = np.random.Generator, np.random.RandomState, random.Random, torch.Generator
@@ -170,10 +170,10 @@ def _equal(one: Any, other: Any) -> bool:
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
-        return type(value) in (list, tuple) and len(value) <= MOST_ITEMS and all(map(_is_plain, value))
+        return type(value) in (list, tuple) and len(value) <= MAX_SCANNED_ITEMS and all(map(_is_plain, value))
     if type(value) is dict:
         parts = [*value, *value.values()]
-        return len(value) <= MOST_ITEMS and all(map(_is_plain, parts))
+        return len(value) <= MAX_SCANNED_ITEMS and all(map(_is_plain, parts))
     return type(value) in PLAIN or type(value) is torch.Tensor
 
 
@@ -222,10 +222,10 @@ def _inner(value: Any) -> Iterator[Any]:
                 continue
         yield from (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values(), *vars(value).values())
     elif isinstance(value, dict):
-        if len(value) <= MOST_ITEMS:
+        if len(value) <= MAX_SCANNED_ITEMS:
             yield from value.values()
     elif isinstance(value, (list, tuple, set, frozenset)):
-        if len(value) <= MOST_ITEMS:
+        if len(value) <= MAX_SCANNED_ITEMS:
             yield from value
     elif not isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
         with contextlib.suppress(AttributeError):

@@ -26,7 +26,7 @@ from tuner.training.micro_batches import MicroBatcher, check_mean
 from tuner.training.options import keep_changes, names_changed, options_of
 from tuner.training.parallel import STRATEGIES, Measure
 from tuner.training.plain import load_plain
-from tuner.training.task import Task, TrialSpec, mean_of_batches, reseed, whole_number
+from tuner.training.task import Task, TrialSpec, mean_of_batches, reseed, whole_config
 
 logger = logging.getLogger(__name__)
 ZERO_GRAD = torch.optim.Optimizer.zero_grad
@@ -59,11 +59,11 @@ class Training:
             import_compiler_late()
         self.task, self.spec, self.rank = task, spec, rank
         self.epoch = 0  # finished epochs
-        self.config = config = {**splits.constants, **spec.config}
+        self.config = config = whole_config(spec.config, data_constants=splits.constants)
         num_devices = 1 if spec.strategy in ("single", "ddp") else max(1, int(spec.gpus))
         devices = accelerator.here.devices(device or ("cuda" if spec.gpus else "cpu"), num_devices)
         self.device = devices[0]
-        self.batch_size = whole_number("batch_size", config.get("batch_size", task.batch_size))
+        self.batch_size = task.batch_size_of(config)
         self.precision = Precision(config.get("precision", spec.precision), self.device)
         self.generators = [torch.default_generator, *accelerator.here.generators(devices)]
         self.strategy = STRATEGIES[spec.strategy](task, config, devices, rank, spec.num_workers)

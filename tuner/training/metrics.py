@@ -13,7 +13,7 @@ from torch.utils import _pytree
 from tuner.training.parallel import Single
 from tuner.training.task import streams
 
-MOST_BYTES = 2**30  # of the outputs of one part that are kept for its metrics
+MAX_OUTPUT_BYTES = 2**30  # of the outputs of one part that are kept for its metrics
 REMEDY = (
     "give metrics with `update` and `compute`, or put those that are means over examples in mean_of_batches of "
     "tuner.space"
@@ -50,7 +50,7 @@ class WholePart:
                 what = f"one part of the model's outputs has no row for each example, but is a {type(part).__name__}"
                 raise ValueError(f"{self.named()} need the outputs of all examples; {what}; {REMEDY}")
         self.num_bytes += bytes_of(outputs)
-        if self.num_bytes > MOST_BYTES:
+        if self.num_bytes > MAX_OUTPUT_BYTES:
             raise ValueError(f"{self.named()} need the outputs of all examples, more than 1 GiB; {REMEDY}")
         self.batches.append((outputs, targets))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -127,6 +128,10 @@ class Task:
     def all_metrics(self) -> dict[str, Metric]:
         return {**self.metrics, **self.final_metrics}
 
+    def batch_size_of(self, config: Config) -> int:
+        """Return the batch size of a setting; raises ValueError unless it is an integer >= 1."""
+        return whole_number("batch_size", config.get("batch_size", self.batch_size))
+
     def _check(self, name: str, value: object, optional: bool = False) -> None:
         if not (callable(value) or streams(value) or (optional and value is None)):
             what = "None" if value is None else f"a {type(value).__name__}"
@@ -143,7 +148,6 @@ class TrialSpec:
         precision, on_oom, strategy: as the options of these names.
         num_workers: number of processes that train the trial; more than 1 only with ddp.
         cpus, gpus: number of CPUs and GPUs of the whole trial.
-        constants: the space's constants; the config of a trial contains them, too.
     """
 
     config: Config
@@ -155,11 +159,26 @@ class TrialSpec:
     num_workers: int = 1
     cpus: float = 1
     gpus: float = 0
-    constants: Config = field(default_factory=dict)
 
     @property
     def num_threads(self) -> int:
         return max(1, int(self.cpus / self.num_workers))
+
+
+def whole_config(
+    parameters: Config, constants: Config | None = None, *, data_constants: Config | None = None,
+    seed: int | None = None, length: str = "", max_epochs: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """Return the whole setting of a trial, which its functions get as `config`.
+
+    Its sampled parameters take precedence over the space's constants, which it gets as a copy, and both over
+    `Splits.constants`. `seed` is None, and `length`, the name of `max_epochs`, is empty unless its function gets them.
+    """
+    constants, own = constants or {}, {} if seed is None else {"seed": seed}
+    nested = (name for name in constants if isinstance(parameters.get(name), Mapping))
+    both = {name: whole_config(parameters[name], constants[name]) for name in nested}
+    whole = {**(data_constants or {}), **copy.deepcopy(dict(constants)), **parameters, **both}
+    return whole | own | ({length: max_epochs} if length else {})
 
 
 def trial_seed(seed: int, trial_id: str) -> int:

@@ -16,7 +16,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.script_text import line_that_sets
 from tuner.spec.spaces import LoadedSpace, with_line
 
-MOST_KEPT = 100  # maximum number of different sightings of a parameter that are kept
+MAX_SIGHTINGS = 100  # maximum number of different sightings of a parameter that are kept
 FEW = 20  # a domain of fewer values counts as a choice
 ENOUGH = 10  # with this many trials, one live value proves that a parameter is missing, whatever the other parameters
 
@@ -60,7 +60,7 @@ class Arrivals:
                 self._reaches.add(name)  # a dictionary of a choice, of which the code has taken the values
             others = tuple(seen[n].own if n in seen else "" for n in self._choices if n != name)
             new = Sighting(trial_id, seen.get(name) or Seen("", False, {}), others)
-            if name in self._reaches or not new.live or len(sightings) == MOST_KEPT:
+            if name in self._reaches or not new.live or len(sightings) == MAX_SIGHTINGS:
                 continue
             if any(new.live != each.live for each in sightings):
                 self._reaches.add(name)

@@ -29,6 +29,7 @@ from tuner.engine.workers.trainable import trainable_of
 from tuner.record import clock
 from tuner.record.confirm import to_repeat
 from tuner.record.data_folders import seal_key
+from tuner.record.format import JOURNAL
 from tuner.record.journal import Journal
 from tuner.record.reading import scan
 from tuner.record.records import Folding
@@ -125,7 +126,7 @@ def assemble(request: Request, journal: Journal, resources: Resources, table: Ta
             is_task=space.train is None,
             key="" if request.trusted or space.task else seal_key(request.facts.get("id")),
         ).run(),
-        to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / "journal.jsonl").events).records()),
+        to_repeat=lambda: to_repeat(experiment, Folding(scan(experiment.folder / JOURNAL).events).records()),
         may_start=(lambda none_left: True) if pbt else scheduler.may_start,
         is_confirming=lambda: budget.confirming,
         is_over=lambda: bool(stopper.reason),
@@ -176,8 +177,8 @@ def trainable(request: Request, resources: Resources) -> Any:
     """Returns the space's task or function as a trainable of Ray Tune, with the resources of one trial."""
     space, e, r = request.loaded_space.space, request.experiment, resources
     options = {name: getattr(e, name) for name in ("seed", "max_epochs", "precision", "on_oom", "strategy")}
-    spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus, constants=space.constants)
-    setup = trials.TrialSetup(spec, e, e.folder.absolute() / "ray", space.seeded, space.length)
+    spec = TrialSpec({}, **options, num_workers=r.workers, cpus=r.cpus, gpus=r.gpus)
+    setup = trials.TrialSetup(spec, e, e.folder.absolute() / "ray", space.constants, space.seeded, space.length)
     shared = share_in_cluster(material(request)) if e.address else request.shared or share(material(request))
     if e.strategy == "ddp" and space.task is not None:
         own = partial(trials.train_in_workers, shared=shared, setup=setup)

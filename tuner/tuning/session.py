@@ -16,6 +16,7 @@ from tuner.engine.local.process_state import process_state
 from tuner.engine.processes import launch
 from tuner.errors import InterruptedEarly, RequestError, say
 from tuner.record.data_folders import remember, remember_command
+from tuner.record.format import JOURNAL
 from tuner.record.journal import Journal
 from tuner.record.saved_experiment import BEGUN, save_experiment
 from tuner.record.storage.files import sync, why_unsafe
@@ -141,7 +142,7 @@ def open_journal(request: Request) -> Journal:
     """Opens the journal; writes experiment.json and the session's first event (the options that a replay needs)."""
     experiment, folder = request.experiment, request.experiment.folder
     save_experiment(experiment, folder, request.facts)
-    journal = Journal(folder / "journal.jsonl", len(request.history))
+    journal = Journal(folder / JOURNAL, len(request.history))
     own = request.facts.get("id"), experiment.name, experiment.num_samples, experiment.max_epochs
     sha256 = request.loaded_space.sha256
     again = request.history

@@ -7,7 +7,7 @@ import inspect
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Number
 from pathlib import Path
@@ -34,11 +34,10 @@ from tuner.spec.arrived import by_path, look
 from tuner.spec.command import Command
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import reached
-from tuner.spec.parameters import merged
 from tuner.spec.script import Ended, Script, in_trial
 from tuner.spec.space import takes_config
 from tuner.training.devices import accelerator
-from tuner.training.task import Task, TrialSpec, trial_seed
+from tuner.training.task import Task, TrialSpec, trial_seed, whole_config
 
 
 @dataclass(frozen=True)
@@ -48,15 +47,16 @@ class TrialSetup:
     spec: TrialSpec  # the training options and the search's seed; `spec_of` sets the trial's config and seed
     experiment: Experiment
     folder: Path  # absolute; has the trials' folders
+    constants: dict[str, Any] = field(default_factory=dict)  # of the space
     seeded: bool = False  # whether the function gets the trial's seed as config["seed"]
     length: str = ""  # the name by which it gets the number of epochs, if any
 
     def spec_of(self, config: dict[str, Any]) -> TrialSpec:
         """Returns the `TrialSpec` of the trial in this process: its config, with constants, its seed and options."""
         seed = trial_seed(self.spec.seed, tune.get_context().get_trial_id())
-        own = {"seed": seed} if self.seeded else {}
-        own |= {self.length: self.spec.max_epochs} if self.length else {}
-        return replace(self.spec, config=merged(self.spec.constants, config) | own, seed=seed)
+        given, length, most = seed if self.seeded else None, self.length, self.spec.max_epochs
+        whole = whole_config(config, self.constants, seed=given, length=length, max_epochs=most)
+        return replace(self.spec, config=whole, seed=seed)
 
     def own_folder(self, function: Any = None) -> contextlib.AbstractContextManager[None]:
         """Return the context in which the trial in this process runs in a folder of its own."""

@@ -18,7 +18,7 @@ from tuner.record.texts import counted
 
 FILE = "audit.json"
 CONFIDENCE = 0.95
-MOST_BYTES = 4 << 20  # maximum bytes of audit.json; 10,000 audited trials take 2.5 MB
+MAX_AUDIT_BYTES = 4 << 20  # maximum bytes of audit.json; 10,000 audited trials take 2.5 MB
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def prunable(record: ExperimentRecord) -> list[TrialRecord]:
 def read_audit(folder: Path) -> Audit | None:
     """Returns the content of audit.json; None if the file does not exist. A damaged one raises a RequestError."""
     try:
-        return TypeAdapter(Audit).validate_json(bytes_in(folder, FILE, MOST_BYTES), strict=True)
+        return TypeAdapter(Audit).validate_json(bytes_in(folder, FILE, MAX_AUDIT_BYTES), strict=True)
     except FileNotFoundError:
         return None
     except ValidationError as error:

@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from tuner.record.records import sign_of
 from tuner.record.results import ExperimentRecord
-from tuner.record.texts import counted, flat_parameters, formatted
+from tuner.record.texts import counted, domain_text, flat_parameters, formatted
 from tuner.spec.experiment import values_of
+from tuner.spec.metrics import sign_of
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
 from tuner.views.figures.values import BEST, LAST, shared_epoch, title_of
 from tuner.views.figures.values import values_of as trial_values
 from tuner.views.tables import Number
 
-MOST_STEPS = 400  # maximum steps of one curve; a curve with more improvements is thinned
+MAX_STEPS = 400  # maximum steps of one curve; a curve with more improvements is thinned
 MOST_POINTS = 200  # maximum points of one distribution
 EPOCHS = [2**n for n in range(12)]  # the epochs for which a comparison may offer distributions
-MOST_NAMES, MOST_TEXT = 500, 300  # maximum parameters (or constants) of one experiment, and characters of each text
+MAX_NAMES, MOST_TEXT = 500, 300  # maximum parameters (or constants) of one experiment, and characters of each text
 # Five colours that stand out from a white and a black page and differ most from each other (by 34 in CIELAB), both with
 # normal sight and without the cones for red, green or blue (by the matrices of Machado et al., 2009).
 COLORS = ("#9830f2", "#bfb200", "#bf4d7a", "#00c2f2", "#237317")
@@ -146,7 +146,7 @@ def differences(each: Sequence[dict[str, str]]) -> list[DifferenceRow]:
 def _steps(record: ExperimentRecord) -> list[Step]:
     starts = sorted(trial.spans[0][0] for trial in record.trials if trial.spans)
     steps: list[Step] = []
-    for found in thinned(record.stats.improvements, MOST_STEPS - 1):
+    for found in thinned(record.stats.improvements, MAX_STEPS - 1):
         since = 0.0 if record.sessions else min([found.time, *starts[:1]])
         passed = round(record.elapsed(found.time) - since, 3)
         if steps:  # if the clock was set back, the line must not run backwards
@@ -190,32 +190,24 @@ def _options(record: ExperimentRecord) -> dict[str, str]:
     versions, space = facts.get("versions"), facts.get("space", {})
     code = {"sha256 of the space's file": space.get("sha256", ""), "git commit": facts.get("git_commit", "")}
     known = versions.items() if isinstance(versions, dict) else ()
-    code |= {f"version of {name}": version for name, version in islice(known, MOST_NAMES)}
+    code |= {f"version of {name}": version for name, version in islice(known, MAX_NAMES)}
     return {name[:MOST_TEXT]: _text(value) for name, value in (options | code).items()}
 
 
 def _parameters(facts: dict[str, Any]) -> dict[str, str]:
     """Returns the space's parameters with their ranges, and its constants, as text."""
     space = facts.get("space", {})
-    constants = islice(flat_parameters(space.get("constants", {})), MOST_NAMES)
-    ranges = islice(space.get("params", {}).items(), MOST_NAMES)
+    constants = islice(flat_parameters(space.get("constants", {})), MAX_NAMES)
+    ranges = islice(space.get("params", {}).items(), MAX_NAMES)
     texts = {name: f"always {_text(value)}" for name, value in constants} | {name: _range(d) for name, d in ranges}
     return {name[:MOST_TEXT]: plot.cut(text, MOST_TEXT) for name, text in texts.items()}
 
 
-def _range(domain: Any) -> str:
-    """Describes a domain of experiment.json: `loguniform 0.0001 to 0.1`, `choice of 8, 16, 32`."""
-    if not isinstance(domain, dict):
-        return _text(domain)
-    branches, kind, values = domain.get("branches"), _text(domain.get("kind", "")), domain.get("values")
-    if isinstance(branches, list):
-        plain = (each | {"branches": None} if isinstance(each, dict) else each for each in branches[:MOST_NAMES])
-        return " or ".join(map(_range, plain))
-    if isinstance(values, list):
-        return f"{kind} of {', '.join(map(_text, values[:MOST_TEXT]))}"
-    ends = [_text(domain[end]) for end in ("lower", "upper") if end in domain]
-    step = f", in steps of {_text(domain['q'])}" if "q" in domain else ""
-    return f"{kind} {' to '.join(ends)}{step}".strip()
+def _range(described: Any) -> str:
+    """Formats a parameter of experiment.json; a conditional one has a domain in each of its branches."""
+    branches = described.get("branches") if isinstance(described, dict) else None
+    each = branches[:MAX_NAMES] if isinstance(branches, list) else [described]
+    return " or ".join(domain_text(one, MOST_TEXT) if isinstance(one, dict) else _text(one) for one in each)
 
 
 def _text(value: Any) -> str:

@@ -11,7 +11,7 @@ from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import flat, formatted
 
-MOST_VALUES = 8  # with more values, numbers are put into quarters of the trials, and texts get no rows
+MAX_DISTINCT_VALUES = 8  # with more values, numbers are put into quarters of the trials, and texts get no rows
 QUARTERS = 4
 
 
@@ -58,7 +58,7 @@ def grouped(trials: Sequence[TrialRecord], values: Sequence[Any]) -> list[tuple[
     texts = [formatted(value) for value in values]
     distinct = len(set(texts))
     numbers = [finite(value) for value in values]
-    if 1 < distinct <= MOST_VALUES:
+    if 1 < distinct <= MAX_DISTINCT_VALUES:
         keys = dict(zip(texts, numbers, strict=True))
         order = sorted(keys, key=lambda text: (math.inf if keys[text] is None else keys[text], text))
         return [(key, [t for t, text in zip(trials, texts, strict=True) if text == key]) for key in order]

@@ -11,11 +11,11 @@ from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import open_in
 from tuner.record.texts import command
-from tuner.views.figures.metrics import MOST_REPORTS, draw_metrics
+from tuner.views.figures.metrics import MAX_SHOWN_REPORTS, draw_metrics
 from tuner.views.figures.timeline import cost_of
 from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_rows
 
-TAIL_BYTES = 16 << 10  # size of the shown end of stdout or stderr
+OUTPUT_TAIL_BYTES = 16 << 10  # size of the shown end of stdout or stderr
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Log:
 
 @dataclass(frozen=True)
 class OneTrial:
-    """Everything about one trial; `metrics` has its last MOST_REPORTS reports.
+    """Everything about one trial; `metrics` has its last MAX_SHOWN_REPORTS reports.
 
     `checkpoint` is the path, in the experiment's folder, of the newest checkpoint on disk. `left_out` counts the rows
     of `decisions` and `metrics` that did not fit into the response.
@@ -59,7 +59,7 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
     return OneTrial(
         row=trial_rows(record, [trial])[0],
         decisions=[decision_row(trial, decision) for decision in trial.decisions],
-        metrics=[{"epoch": report.epoch, **report.metrics} for report in trial.reports[-MOST_REPORTS:]],
+        metrics=[{"epoch": report.epoch, **report.metrics} for report in trial.reports[-MAX_SHOWN_REPORTS:]],
         figure=draw_metrics(trial, experiment.compared.metric, best.epoch if best else None, experiment.wanted.metric),
         cost=cost_of(trial),
         checkpoint=next((r.checkpoint for r in reversed(trial.reports) if r.checkpoint and r.checkpoint in saved), ""),
@@ -69,17 +69,17 @@ def one_trial(record: ExperimentRecord, trial_id: str) -> OneTrial | None:
 
 
 def logs_of(folder: Path, trial_id: str) -> list[Log]:
-    """Returns the last TAIL_BYTES of a trial's stdout and stderr, from the beginning of a line if possible."""
+    """Returns the last OUTPUT_TAIL_BYTES of a trial's stdout and stderr, from the beginning of a line if possible."""
     logs = []
     for name in ("stdout", "stderr"):
         try:
             with open_in(folder, f"ray/{trial_id}/{name}") as file:
                 size = file.seek(0, 2)
-                file.seek(max(0, size - TAIL_BYTES))
-                data = file.read(TAIL_BYTES)
+                file.seek(max(0, size - OUTPUT_TAIL_BYTES))
+                data = file.read(OUTPUT_TAIL_BYTES)
         except (OSError, ValueError):
             continue
-        cut = data.find(b"\n") + 1 if size > TAIL_BYTES else 0
+        cut = data.find(b"\n") + 1 if size > OUTPUT_TAIL_BYTES else 0
         if tail := data[cut:].decode(errors="replace"):
             logs.append(Log(name, size, tail))
     return logs

@@ -15,7 +15,8 @@ from tuner.record.search_stats import RungKey
 from tuner.record.texts import counted
 from tuner.spec.metrics import Goal
 
-LEAST = 4  # minimum number of trials; the interval of fewer is unknown
+MAX_NAMED_RUNGS = 4  # in a sentence about the rungs
+MIN_TRIALS = 4  # minimum number of trials; the interval of fewer is unknown
 LEVEL = 0.95
 Pair = tuple[float, float]
 
@@ -88,7 +89,7 @@ def rank_correlation(pairs: Sequence[Pair]) -> Correlation:
     pair of neighbours.
     """
     n = len(pairs)
-    if n < LEAST:
+    if n < MIN_TRIALS:
         return Correlation(n)
     try:
         value = correlation(*(_ranks(column) for column in zip(*pairs, strict=True)))
@@ -106,8 +107,8 @@ def _ranks(values: Sequence[float]) -> list[float]:
     return [(bisect_left(ordered, value) + bisect_right(ordered, value)) / 2 for value in values]
 
 
-def described(record: ExperimentRecord, most: int) -> str:
-    """Returns a sentence about the first `most` rungs with a known correlation; empty without one."""
+def described(record: ExperimentRecord) -> str:
+    """Returns a sentence about the first MAX_NAMED_RUNGS rungs with a known correlation; empty without one."""
     rungs = []
     for row in prediction(record):
         where = f"{row.rung:g}" + (f" of bracket {row.bracket}" if row.bracket else "")
@@ -116,4 +117,4 @@ def described(record: ExperimentRecord, most: int) -> str:
         rungs += [f"at rung {where}, {known}"] if known else []
     names = (printable(goal.metric)[:40] for goal in (record.experiment.compared, record.experiment.wanted))
     about = f"Rank correlation of {' with '.join(names)} (1 = the same order, best first; 95 % interval)"
-    return f"{about}: {'; '.join(rungs[:most])}." if rungs else ""
+    return f"{about}: {'; '.join(rungs[:MAX_NAMED_RUNGS])}." if rungs else ""

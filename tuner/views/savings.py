@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tuner.record.results import ExperimentRecord
-from tuner.record.texts import counted
+from tuner.record.texts import counted, exact_duration
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec.constraints import BREAKS
 from tuner.spec.methods import SCHEDULERS
@@ -24,7 +24,7 @@ def savings(record: ExperimentRecord) -> tuple[int, float, str]:
     whole = record.stats.epochs + epochs
     done = "stopped" if len(stopped) == len(record.stats.stopped) else "stopped or paused"
     which = "the trial" if len(stopped) == 1 else f"each of the {len(stopped)} trials"
-    on_workers, untimed = f" and {_long(seconds)} on workers", sum(t.epoch_seconds is None for t in stopped)
+    on_workers, untimed = f" and {exact_duration(seconds)} on workers", sum(t.epoch_seconds is None for t in stopped)
     speed = " at its own speed" + (f" ({untimed} of them at the search's median speed)" if untimed else "")
     if usual is None:
         on_workers = speed = ""
@@ -116,9 +116,3 @@ def _without_rungs(record: ExperimentRecord) -> str:
         f"{begin}at most {first} trials ran at once, so all were in its first bracket, which has room for {first} and "
         f"prunes none. {ADVICE.format(more=first + 1)}"
     )
-
-
-def _long(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:,.1f} h"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -14,7 +14,7 @@ from tuner.record.report_keys import SPEED, USAGE
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.texts import counted, flat, formatted
 from tuner.rules.asha import percentile
-from tuner.rules.own_length import at_length, of_grace, of_length
+from tuner.rules.own_length import of_grace, of_length
 from tuner.spec.metrics import all_diverged, one_value, without_metric
 from tuner.spec.spaces import is_path
 from tuner.views import commands
@@ -26,9 +26,8 @@ from tuner.views.savings import pruned, savings, why_none
 from tuner.views.tables import rung_rows
 
 LONG_NUMBER = 6  # two equal numbers of at most so many characters may be equal by chance
-MOST_RUNGS = 4  # how many rungs a verdict names
 MOST_CLOSE = 10  # maximum number of close calls that a verdict lists
-CLOSE = 0.05  # a close call misses its cutoff by less than this share of the values' interquartile range at its rung
+CLOSE_CALL_SHARE = 0.05  # a close call misses its cutoff by less than this share of its rung's interquartile range
 CLOSE_CALLS = "close calls"
 OUT_OF_TIME = "out of time"  # the outcome of a search that a budget ended
 LEAST_SCORES = 8  # with fewer values, the spread of a rung means little and counts as 0
@@ -107,7 +106,7 @@ def verdict_of(record: ExperimentRecord) -> Verdict:
         Point("saved", saved),
         Point(CLOSE_CALLS, close),
         Point("good trials pruned?", good_pruned),
-        Point("prediction", described(record, MOST_RUNGS)),
+        Point("prediction", described(record)),
         Point("how sure?", certainty(record)),
     ]
     known = [point for point in points if point.text]
@@ -161,7 +160,7 @@ def _failed(record: ExperimentRecord) -> str:
 
 def _rule(record: ExperimentRecord) -> str:
     changed = f"{record.changed[:1].upper()}{_sentence(record.changed[1:])} " if record.changed else ""
-    rungs, before = record.rules.rungs_before_end(), at_length(record.experiment, record.length).grace_period
+    rungs, before = record.rules.rungs_before_end(), replace(record, grace=0).rules.grace_period
     moved = [of_length(record.length, rungs)] if record.length else []
     moved += [of_grace(before, record.grace, rungs)] if record.grace else []
     return f"{changed}{' '.join(f'{each[:1].upper()}{each[1:]}.' for each in moved)}".strip()
@@ -257,19 +256,19 @@ def _close_calls(record: ExperimentRecord) -> tuple[list[CloseCall], str]:
         is_known, scores = len(rung.scores) >= LEAST_SCORES, rung.scores
         spread = percentile(scores, 75) - percentile(scores, 25) if is_known else 0.0
         spreads[rung.band, rung.bracket, rung.rung] = spread
-    widest = CLOSE * max(spreads.values(), default=0.0)
+    widest = CLOSE_CALL_SHARE * max(spreads.values(), default=0.0)
     for margin, index, number in takewhile(lambda each: each[0] < widest, record.stats.ranked_decisions):
         trial = record.trials[index]
         decision = trial.decisions[number]
         spread = spreads.get((decision.band, decision.bracket, decision.rung or 0), 0.0)
-        if decision.action == "stop" and trial.status == "pruned" and margin < CLOSE * spread:
+        if decision.action == "stop" and trial.status == "pruned" and margin < CLOSE_CALL_SHARE * spread:
             calls.append(CloseCall(trial.id, decision.epoch, margin, margin / spread))
     calls.sort(key=lambda call: call.share)
     if record.refused or record.experiment.aim.several or not any(rung.stopped for rung in record.stats.rungs):
         return calls, ""
     if not any(spread > 0 for spread in spreads.values()):
         return calls, f"Unknown: no rung has {LEAST_SCORES} different results to compare."
-    missed = f"missed the cutoff by less than {100 * CLOSE:.0f} % of the rung's interquartile range."
+    missed = f"missed the cutoff by less than {100 * CLOSE_CALL_SHARE:.0f} % of the rung's interquartile range."
     return calls, f"{counted(len(calls), 'pruned trial') if calls else 'No pruned trials'} {missed}"
 
 

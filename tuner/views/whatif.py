@@ -29,7 +29,7 @@ from tuner.spec.metrics import keeps_last
 RULES = {name: SCHEDULERS[name] for name in PAIRS["random"] if not SCHEDULERS[name].changes_settings}
 REPLAYED = {name: [*row.uses, *["brackets"] * row.has_rungs] for name, row in RULES.items()}
 MOST_BRACKETS = 8
-MOST_REPORTS = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
+MAX_REPLAYED = 30_000  # maximum reports of one replay for report.html's table; 10,000 reports take 0.25 s
 
 
 @dataclass(frozen=True)
@@ -191,10 +191,10 @@ class AlternativeRow(NamedTuple):
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
-    """Returns one row per set of stopping rules, the search's own first; none without values or beyond MOST_REPORTS."""
+    """Returns one row per set of stopping rules, the search's own first; none without values or beyond MAX_REPLAYED."""
     own = record.rules
     beyond = sum(_epochs_beyond(trial, own.max_epochs) for trial in record.searched)
-    if own.aim.several or not record.stats.ranked or record.stats.num_reports + beyond > MOST_REPORTS:
+    if own.aim.several or not record.stats.ranked or record.stats.num_reports + beyond > MAX_REPLAYED:
         return []
     grace, factor = own.grace_period, own.reduction_factor
     first = [(own.scheduler, grace, factor)] if own.scheduler in REPLAYED and not record.facts.get("foreign") else []

@@ -90,7 +90,7 @@ def test_tables_show_what_differs_figures_have_a_text_and_all_fits_a_narrow_scre
     expect(page.locator("#compare-parameters-equal")).to_have_text("All have the same parameters.")
     expect(page.locator("#compare-parameters")).to_be_hidden()
     page.check("#compare-same")
-    expect(rows(page, "compare-parameters").filter(has_text="loguniform 0.0001 to 0.1")).to_have_count(1)
+    expect(rows(page, "compare-parameters").filter(has_text="loguniform(0.0001, 0.1)")).to_have_count(1)
     expect(rows(page, "compare-options").filter(has_text="searcher")).to_have_count(1)
     name, path = saved(page, "[aria-label^='save result and cost as JSON']")
     costs = [(row["name"], row["trials"]) for row in json.loads(path.read_text())]

@@ -404,7 +404,7 @@ def auc(scores, labels):
 def test_a_metric_is_tried_on_targets_of_the_whole_part(command, monkeypatch):
     """The first examples have one class alone."""
     assert command(SORTED, data="sorted_data", metrics="{'auc': auc}")[0] == "searched"
-    monkeypatch.setattr(trying, "MOST_BYTES", 100)
+    monkeypatch.setattr(trying, "MAX_OUTPUT_BYTES", 100)
     code, _, message = command(SORTED, data="sorted_data", metrics="{'auc': auc}")
     assert code == 2 and "outputs of all 101 examples are too large to keep; give metrics with `update`" in message
     assert command(SORTED, data="sorted_data", metrics="{'auc': mean_of_batches(lambda s, t: 0.5)}")[0] == "searched"
@@ -433,7 +433,7 @@ def test_what_takes_long_is_said_with_the_line(command, monkeypatch):
 
 def test_the_users_code_prints_no_more_than_a_limit(command, monkeypatch):
     """The import, the data function and the functions that the check calls, which print nothing at all."""
-    monkeypatch.setattr(output, "MOST_SHOWN", 1000)
+    monkeypatch.setattr(output, "MAX_SPACE_PRINTED", 1000)
     text = "print('i' * 5000)\ndef loud(data_dir):\n    print('d' * 5000)\n    return data(data_dir)\n"
     text += "def loud_model(config):\n    print('m' * 5000)\n    return model(config)\n"
     code, out, _ = command(text, data="loud", model="loud_model")
@@ -463,6 +463,15 @@ MEANT = {
 @pytest.mark.parametrize("words", MEANT)
 def test_what_may_be_meant_is_warned_of(command, caplog, words):
     assert command(NUMBERS + DISTANCES + FROZEN, **MEANT[words])[0] == "searched" and words in caplog.text
+
+
+def test_the_batch_size_of_the_params_is_compared_with_the_data_not_the_datas_own(command, caplog):
+    text = """
+def sized(data_dir):
+    return Splits(train=data(data_dir).train, constants={"batch_size": 1000})
+"""
+    space = "Space(params={**params, 'batch_size': 8}, task=Task(data=sized, model=model, optimizer=sgd), max_epochs=2)"
+    assert command(text, space=space)[0] == "searched" and "training examples" not in caplog.text
 
 
 def test_a_loss_that_reshapes_its_outputs_is_not_warned_of(command, caplog):

@@ -8,7 +8,7 @@ import asking
 import pytest
 from journals import typed
 
-from tuner.core.events import Report
+from tuner.core.events import RETURNED, Report
 from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import command
@@ -66,7 +66,7 @@ def test_a_resume_says_that_its_budget_is_used_up_or_below_one_trial(tmp_path):
     events = [{"event": "experiment_started", "time": 0.0}, {**begun, "time": 5.0}]
     events += [{**reported, "trial": "00000", "epoch": epoch, "time": 10.0 * epoch} for epoch in (1, 2, 3)]
     for history, note in (
-        (events, "--time-budget 60s: too little for a trial of 8 epochs, which takes 1 m 20 s"),
+        (events, "--time-budget 60s: too little for a trial of 8 epochs, which takes 1 min 20 s"),
         (
             [*events, {"event": "experiment_finished", "state": "finished", "time": 60.0}],
             "earlier sessions have used up",
@@ -92,14 +92,13 @@ def test_a_mode_that_contradicts_the_metric_is_noted_once_before_the_first_trial
 
 
 def test_a_resumed_search_names_the_rungs_that_a_trial_has_placed():
-    script, learned = (
-        find_space(str(Path(TINY).with_name("functions.py"))),
-        {"event": "length_learned", "epochs": 8, "rungs": [], "trial": "0"},
-    )
+    script, told = find_space(str(Path(TINY).with_name("functions.py"))), {"trial": "00000", "time": 1.0}
+    report = told | {"event": "report", "epoch": 8, "metrics": {"loss": 0.5}}
+    ended = told | {"event": "trial_ended", "status": "completed", "reason": RETURNED}
     experiment = Experiment(scheduler="asha", max_epochs=1000, grace_period=40, auto_grace=True)
     request = Request(experiment, script, {}, [], None, "")
     assert "after epochs 40, 80, 160, 320, 640 (until a trial ends by itself: its length" in console.schedule(request)
-    assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=typed([learned])))
+    assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=typed([report, ended])))
 
 
 def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():

@@ -59,7 +59,7 @@ def test_the_progress_line_counts_trials_and_the_time_that_is_left():
     text = line(counts, 6, took=32, ended=[3, 1], running=[2, 2])  # 4 s an epoch, 4 epochs are left
     assert text.endswith("32 s, about 16 s left")
     assert line({"running": 2}, 4, took=32, running=[2, 2]).endswith("| 32 s")  # unknown
-    assert line({"running": 2}, 4, took=32, before_s=100).endswith("| 32 s (all sessions: 2 m 12 s)")
+    assert line({"running": 2}, 4, took=32, before_s=100).endswith("| 32 s (all sessions: 2 min 12 s)")
 
 
 def test_a_refused_search_has_no_best_value_and_trials_that_never_started_are_not_interrupted(monkeypatch, capsys):

@@ -157,7 +157,7 @@ def test_a_guess_that_failed_is_not_tried_again():
 
 
 def test_failures_are_remembered_beyond_the_trials_that_a_forest_learns_from(monkeypatch):
-    monkeypatch.setattr("tuner.tuning.searchers.forest.MOST_TRIALS", 20)
+    monkeypatch.setattr("tuner.tuning.searchers.forest.MAX_TRIALS", 20)
     grid = tune.choice(list(range(12)))
     settings = drive_failing(space_of(x=grid, y=grid), lambda setting: sum(setting.values()) > 18)
     failed = [(s["x"], s["y"]) for s in settings if sum(s.values()) > 18]
@@ -258,7 +258,7 @@ def test_the_first_forest_learns_from_the_first_ten_trials(monkeypatch):
 
 
 def test_a_forest_of_many_trials_learns_from_the_best_and_the_newest(monkeypatch):
-    monkeypatch.setattr("tuner.tuning.searchers.forest.MOST_TRIALS", 40)
+    monkeypatch.setattr("tuner.tuning.searchers.forest.MAX_TRIALS", 40)
     space = space_of(x=tune.uniform(0, 1))
     built = build_searcher(experiment_of("forest", num_samples=100), space)
     settings = drive(built, score=lambda flat: abs(flat["x"] - 0.7))

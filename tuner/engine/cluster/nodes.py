@@ -15,7 +15,7 @@ from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_list, _i
 
 from tuner.spec.resources import Resources
 
-LOOK_S = 2.0  # minimum seconds between two queries of the cluster; a query is six or more calls to its head
+QUERY_INTERVAL_S = 2.0  # minimum seconds between two queries of the cluster; a query is six or more calls to its head
 MOST_NODES = 1000  # the most nodes of one type that are counted
 TABLE = b"tuner"  # namespace in the key-value store of the cluster's head: driver's job id -> its `Want` as JSON
 
@@ -79,7 +79,7 @@ class Nodes:
 
     def _look(self) -> None:
         now = time.monotonic()
-        if not self._follow or now - self._looked < LOOK_S:
+        if not self._follow or now - self._looked < QUERY_INTERVAL_S:
             return
         self._looked = now
         self._present, self._leaving = present()

@@ -25,7 +25,7 @@ from tuner.record.storage.made import temporary_folder
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import MAIN, LoadedSpace
 
-PATIENCE_S = 300.0  # seconds for the answers of all nodes: up to 10 s, above 60 s on busy nodes (Ray's niceness: 15)
+PROBE_TIMEOUT_S = 300.0  # for the answers of all nodes: up to 10 s, above 60 s on busy nodes (Ray's niceness: 15)
 
 
 def runtime_env_of(loaded_space: LoadedSpace) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def check_nodes(experiment: Experiment, loaded_space: LoadedSpace) -> None:
             for node in ray.nodes()
             if node["Alive"]
         }
-        ray.wait(list(asked), num_returns=len(asked), timeout=PATIENCE_S)
+        ray.wait(list(asked), num_returns=len(asked), timeout=PROBE_TIMEOUT_S)
         problems: dict[str, list[str]] = {}
         for ref, host in asked.items():
             problems.setdefault(_answer(ref), []).append(host)
@@ -133,7 +133,7 @@ def _answer(ref: Any) -> str:
         message: str = ray.get(ref, timeout=0)
         return message
     except GetTimeoutError:
-        return f"has not answered in {PATIENCE_S:.0f} s; see the Ray logs there, /tmp/ray/session_latest/logs"
+        return f"has not answered in {PROBE_TIMEOUT_S:.0f} s; see the Ray logs there, /tmp/ray/session_latest/logs"
     except RuntimeEnvSetupError as error:
         why = " ".join(str(error).split())[:200]
         return f"cannot fetch the code ({why}); see runtime_env_setup-*.log there, in /tmp/ray/session_latest/logs"

@@ -38,7 +38,7 @@ from tuner.record.storage.made import below, remove_folder
 
 STOP_S = 5  # at the end of a search, seconds that a worker has to end its epoch; Ray then kills it (Ray's default: 10)
 SYNC_S = 0.1  # minimum seconds between two syncs of the journal before old checkpoints are deleted: one sync for all
-LOOK_S = 0.5  # minimum seconds between two checks for trials that do not report
+TIMEOUT_CHECK_INTERVAL_S = 0.5  # minimum seconds between two checks for trials that do not report
 
 
 class Controller(TuneController):
@@ -261,7 +261,7 @@ class Watch(Callback):
         if self._deletions and now - self._synced > SYNC_S:
             self._synced = now
             self._delete_old()
-        if self.timeout_s is None or now - self._looked < LOOK_S:
+        if self.timeout_s is None or now - self._looked < TIMEOUT_CHECK_INTERVAL_S:
             return
         self._looked = now
         for trial in running:

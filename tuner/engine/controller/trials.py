@@ -19,6 +19,7 @@ from ray.tune.schedulers import PopulationBasedTraining
 from tuner.record.report_keys import IMPROVED
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
+from tuner.spec.metrics import is_number
 from tuner.spec.space import Space
 
 READ = (TRAINING_ITERATION, "checkpoint_dir_name")  # keys of a trial's last report that are always read
@@ -169,7 +170,7 @@ class Population(PopulationBasedTraining):
         """Makes `tune.sample_from` compute from a setting. Ray multiplies its number, and takes one value of a list."""
         for name, domain in self._computed.items():
             drawn = partial(domain.sample, config)
-            self._hyperparam_mutations[name] = drawn if domains.is_number(config[name]) else [drawn()]
+            self._hyperparam_mutations[name] = drawn if is_number(config[name]) else [drawn()]
 
     def _kept(self, config: dict[str, Any]) -> dict[str, Any]:
         """Returns a changed setting whose values lie in their ranges and on their steps."""

@@ -34,8 +34,8 @@ from ray.exceptions import RpcError
 
 from tuner.engine.local.signals import lost, ray_starts, recorded
 
-START_S = 300.0  # seconds in which a raylet that lives must register
-LOOK_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
+REGISTRATION_TIMEOUT_S = 300.0  # seconds in which a raylet that lives must register
+POLL_INTERVAL_S = 0.05  # seconds between two checks of the raylet; a check takes 1 ms
 # Prints the last line that it has read, unless that is empty. No signal that a terminal sends ends it earlier.
 WATCHDOG = (
     'trap "" HUP INT TERM; while read -r line; do last=$line; done; [ -z "$last" ] || printf "\\n%s\\n" "$last" >&2'
@@ -49,7 +49,7 @@ while sleep 1 && lives $0; do
   late=$((late + 1)); lives $1 && lives $2 && late=0
   [ $late -lt 12 ] || { kill -9 $0; exit; }
 done"""
-WATCH_S = 1.0  # seconds between two looks at Ray's processes; also the time in which a signal can explain their end
+WATCH_INTERVAL_S = 1.0  # between two looks at Ray's processes; also the time in which a signal can explain their end
 ANSWER_S = 5.0  # seconds in which the GCS must answer a check
 STUCK_S = 10.0  # seconds in which a start of Ray must have failed after one of its processes has ended; > ANSWER_S
 # Ray's parameters for ports. If one is None, its process chooses a port, and others wait for a file with the number.
@@ -60,13 +60,13 @@ AGENT = "--dashboard_agent_command="  # the raylet's option; it must name a proc
 # search needs nothing of it, and it takes 130 MB and 1.2 s of CPU time.
 STAND_IN = "sh -c 'exec cat'"
 LOGS = "raylet", "gcs_server", "runtime_env_agent", "dashboard_agent"  # logs of Ray, without .out, .err or .log
-TAIL_BYTES = 256 * 1024  # bytes that are read from the end of each log
+LOG_TAIL_BYTES = 256 * 1024  # bytes that are read from the end of each log
 # Patterns of the log line that names the cause, best first: Ray's fatal lines, a signal, errors of Ray or of Python.
 CAUSES = r"Check failed|^\[[^]]* C ", r"\bSIG[A-Z]{3,}|Segmentation fault", r"^\[[^]]* E |^\w*(Error|Exception): "
 # Errors that another folder for Ray's files and sockets would repair.
 OF_THE_FOLDER = r"path length|File name too long|Not a directory|File exists|No space left|Read-only|Permission denied"
 NOISE = r"^\[[^]]*\] |An unexpected system state has occurred.*?with you to fix it\. "  # cut from a log's line
-MOST_CHARS = 300  # maximum characters of a log's line in an error text
+MAX_LOG_LINE_CHARS = 300  # maximum characters of a log's line in an error text
 
 
 class LocalNode(node.Node):
@@ -96,15 +96,15 @@ class LocalNode(node.Node):
         with mock.patch.object(services, "start_ray_process", partial(without_agent, services.start_ray_process)):
             super().start_raylet(*arguments, **options)
         self.guard.enter_context(killed_if_deaf(self.processes))
-        end = time.monotonic() + START_S
+        end = time.monotonic() + REGISTRATION_TIMEOUT_S
         while True:
             if dead := self.dead_processes():  # first, because a GCS that has ended costs ANSWER_S
                 raise ChildProcessError(" and ".join(ending(name, process.returncode) for name, process in dead))
             if self.has_registered():
                 return
             if time.monotonic() > end:
-                raise TimeoutError(f"Ray's raylet lives, but has not registered within {START_S:.0f} s")
-            time.sleep(LOOK_S)
+                raise TimeoutError(f"Ray's raylet lives, but has not registered within {REGISTRATION_TIMEOUT_S:.0f} s")
+            time.sleep(POLL_INTERVAL_S)
 
     def has_registered(self) -> bool:
         try:
@@ -193,11 +193,11 @@ def watched(
 
     def watch() -> None:
         nonlocal told
-        while not over.wait(WATCH_S):
+        while not over.wait(WATCH_INTERVAL_S):
             if (text := how_to_continue()) != told:
                 told = text
                 tell(f"tuner: the search or its Ray was killed; {text}")
-            if (dead := dead_processes()) and not over.wait(WATCH_S):
+            if (dead := dead_processes()) and not over.wait(WATCH_INTERVAL_S):
                 return lose(dead)
 
     def lose(dead: Sequence[tuple[str, Any]]) -> None:
@@ -230,8 +230,8 @@ def cause_in_logs(folder: str) -> str:
     lines = []
     for path in (path for name in LOGS for path in sorted(Path(folder).glob(f"session_2*/logs/{name}.*"))):
         with open(path, "rb") as file:
-            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines += [(path.name, line) for line in file.read(TAIL_BYTES).decode(errors="replace").splitlines()]
+            file.seek(max(0, path.stat().st_size - LOG_TAIL_BYTES))
+            lines += [(path.name, line) for line in file.read(LOG_TAIL_BYTES).decode(errors="replace").splitlines()]
     named = (each for cause in CAUSES for each in lines if re.search(cause, each[1]))
     name, line = next(named, ("", ""))
-    return f"{name}: {re.sub(NOISE, '', line).strip()[:MOST_CHARS]}" if name else ""
+    return f"{name}: {re.sub(NOISE, '', line).strip()[:MAX_LOG_LINE_CHARS]}" if name else ""

@@ -36,8 +36,8 @@ from tuner.errors import say
 from tuner.errors.sent import error_of
 
 DRIVERS_S = 60.0  # maximum seconds that a worker waits for the service that the driver starts, before it starts one
-IMPORTS_S = 60.0  # maximum seconds that a trial waits for the service's imports
-LEAVES_S = 1.5  # seconds that a worker waits for a stopped trial; Ray waits 2 s before it gives the worker another
+IMPORTS_TIMEOUT_S = 60.0  # maximum seconds that a trial waits for the service's imports
+END_TIMEOUT_S = 1.5  # seconds that a worker waits for a stopped trial; Ray waits 2 s before it gives the worker another
 
 
 def resolved(function: Any) -> Any:
@@ -142,7 +142,7 @@ def run_trial(
         variables: of the trial's environment, besides the worker's.
     """
     caller = caller_of(shared)
-    caller.await_end(2 * keeper.GRACE_S + 1)  # a stopped trial may still hold a GPU's memory
+    caller.await_end(2 * keeper.TERM_GRACE_S + 1)  # a stopped trial may still hold a GPU's memory
     session, node = get_session(), worker._global_node
     begin_saves()
     call = caller.call_of(function, config, environment(variables))._replace(
@@ -208,7 +208,7 @@ class Caller:
     def begin(self, call: child.Call, outputs: tuple[str | int, str | int]) -> Connection:
         """Start the process of a call; returns the connection to it."""
         if self.imports and not wait([self.client], 0):  # else this trial would import the same, beside the service
-            self.imports.join(IMPORTS_S)
+            self.imports.join(IMPORTS_TIMEOUT_S)
         self.imports = None
         if wait([self.client], 0):  # the service has ended, or one took it over that does not know this client
             self.client.close()
@@ -277,7 +277,7 @@ class Caller:
             with contextlib.suppress(OSError):
                 channel.send_bytes(pickle.dumps((child.STOPPED, None)))
                 self.control.send(keeper.STOP)  # type: ignore[union-attr]
-            self.await_end(LEAVES_S)
+            self.await_end(END_TIMEOUT_S)
             raise
         with contextlib.suppress(OSError):  # the process has ended meanwhile
             channel.send_bytes(cloudpickle.dumps(answer))

@@ -20,9 +20,9 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
 
 from tuner.engine.processes.variables import Changed
-from tuner.errors.output import MOST_BYTES, cut_after
+from tuner.errors.output import MAX_PRINTED, cut_after
 
-GRACE_S = 5.0  # seconds that a stopped trial has before SIGTERM, and again before SIGKILL
+TERM_GRACE_S = 5.0  # seconds that a stopped trial has before SIGTERM, and again before SIGKILL
 DRAIN_S = 1.0  # seconds after the trial's end in which another user's process may hold its output open
 SHAREABLE = "/memfd:", "/dev/null", "/dev/urandom", "/dev/random"  # path prefixes of descriptors that have no position
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -113,10 +113,10 @@ def close_others(*kept: int) -> None:
 
 
 class OutputFile:
-    """A file that takes the first MOST_BYTES of a stream; what cannot be written is lost, and nothing else."""
+    """A file that takes the first MAX_PRINTED of a stream; what cannot be written is lost, and nothing else."""
 
     def __init__(self, path: str | int) -> None:
-        self.path, self.left = path, MOST_BYTES
+        self.path, self.left = path, MAX_PRINTED
         self.file: io.FileIO | None = None
         self.open()
 
@@ -131,7 +131,7 @@ class OutputFile:
             with contextlib.suppress(OSError):
                 self.file.write(data[: self.left])
                 if self.left < len(data):
-                    self.file.write(cut_after(MOST_BYTES).encode())
+                    self.file.write(cut_after(MAX_PRINTED).encode())
         self.left -= len(data)
 
 
@@ -164,7 +164,7 @@ def keep(pid: int, control: Connection, outputs: dict[int, str | int]) -> None:
                 is_stopped = not deadlines and said(control)
                 now = time.monotonic()
                 if is_stopped:
-                    deadlines = [(now + GRACE_S, signal.SIGTERM), (now + 2 * GRACE_S, signal.SIGKILL)]
+                    deadlines = [(now + TERM_GRACE_S, signal.SIGTERM), (now + 2 * TERM_GRACE_S, signal.SIGKILL)]
                 else:
                     selector.unregister(fd)
                     deadlines = [(now, signal.SIGKILL)]

@@ -52,7 +52,7 @@ class WorkerActor:
     def enter(self, folder: str, outputs: tuple[str, str]) -> None:
         """Start the rank of a trial in the trial's own folder, which only the ranks on the trial's node have."""
         self.leave()
-        self.caller.await_end(2 * keeper.GRACE_S + 1)  # it may still hold a GPU's memory
+        self.caller.await_end(2 * keeper.TERM_GRACE_S + 1)  # it may still hold a GPU's memory
         call = self.caller.call_of(partial(run_rank, arguments=self.arguments), {}, environment({}))
         if os.path.isdir(folder):
             call = call._replace(folder=folder)

@@ -6,7 +6,7 @@ handlers of the space, it takes the service over; trials start meanwhile. Ray's 
 cannot be forked.
 
 The service whose standard input is a pipe is the root: it ends with the pipe, and forks one service a search, which
-ends with its client. Any other service ends `IDLE_S` after its last client has left.
+ends with its client. Any other service ends `IDLE_TIMEOUT_S` after its last client has left.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from tuner.engine.processes.variables import Changed, changes_of
 from tuner.errors.users_code import is_importing, place_of_frame
 from tuner.training.devices import accelerator
 
-IDLE_S = 10.0  # seconds; a node may have no worker of the search between two trials
-PATIENCE_S = 5.0  # seconds that a client's request may take to arrive
+IDLE_TIMEOUT_S = 10.0  # seconds; a node may have no worker of the search between two trials
+REQUEST_TIMEOUT_S = 5.0  # seconds that a client's request may take to arrive
 CLIENT, HOLD, SERVE, TRIAL = b"c", b"h", b"s", b"t"  # the first byte of a connection: what the client wants
 NAME_BYTES = 38  # of the name of a service, which follows SERVE
 LATER = "later"  # the answer while a candidate imports
@@ -100,7 +100,7 @@ class Service:
             listened: list[Any] = [self.listener, *self.clients, *([] if self.owner is None else [self.owner])]
             for each in listened:
                 self.selector.register(each, selectors.EVENT_READ)
-            while self.owner is not None or self.clients or time.monotonic() - left_at < IDLE_S:
+            while self.owner is not None or self.clients or time.monotonic() - left_at < IDLE_TIMEOUT_S:
                 for key, _ in self.selector.select(1.0):
                     is_candidate = self.candidate is not None and key.fileobj is self.candidate[0]
                     if is_candidate and self.settle_candidate():
@@ -121,7 +121,7 @@ class Service:
     def accept(self) -> bool:
         """Do what a new client wants; returns whether this process is a candidate that takes the service over."""
         client, _ = self.listener.accept()
-        client.settimeout(PATIENCE_S)
+        client.settimeout(REQUEST_TIMEOUT_S)
         wants = client.recv(1) if is_ours(client) else b""
         if wants == CLIENT:
             self.clients.add(client)
@@ -188,7 +188,7 @@ class Service:
     def wanted(self, client: socket.socket) -> Hold | None:
         """Return the request for which a candidate has to be made; answer all others."""
         client.settimeout(None)
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(PATIENCE_S), 0))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(REQUEST_TIMEOUT_S), 0))
         connection = Connection(os.dup(client.fileno()))
         request = Hold(*pickle.loads(connection.recv_bytes()))
         if request.key in held or request.key in self.refused:

@@ -23,7 +23,7 @@ from typing import Any
 
 from tuner.engine.workers.outside import Writes, noted, recorded
 from tuner.engine.workers.retried import patiently
-from tuner.engine.workers.surroundings import LEVELS, YOURS, surroundings_of
+from tuner.engine.workers.surroundings import NUM_LEVELS_ABOVE, YOURS, surroundings_of
 from tuner.errors import users_code
 from tuner.record.storage import trial_files
 from tuner.record.storage.made import RECORD, below, remove_made, stale_folders, temporary_folder
@@ -37,7 +37,7 @@ OF_TRIAL = "TUNER_FOLDER_OF_TRIAL"  # in tasks and actors that a trial starts: t
 OUTSIDE = "outside"  # beside the trial's tree: the record of its writes elsewhere
 # Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
 IMPORTABLE = (".py", ".pyc", ".so")
-LEAVES_S = 2.0  # seconds that a worker, before it ends, waits for its trial; Ray waits as long before the next trial
+LEAVE_TIMEOUT_S = 2.0  # a worker that ends waits so long for its trial; Ray waits as long before the next trial
 ENDS_S = 5.0  # maximum seconds that `save_all` waits for processes that Ray has killed
 left = threading.Event()  # set while this process runs no trial in a folder of its own
 left.set()
@@ -157,8 +157,8 @@ def reported() -> None:
 
 
 def await_left() -> None:
-    """Wait until the trial in this process has left its folder, at most LEAVES_S, before Ray ends the process."""
-    left.wait(LEAVES_S)
+    """Wait until the trial in this process has left its folder, LEAVE_TIMEOUT_S at most, before Ray ends it."""
+    left.wait(LEAVE_TIMEOUT_S)
 
 
 def save_stale(trial: Path | None = None) -> None:
@@ -229,7 +229,7 @@ class Shown:
 
     @property
     def base(self) -> str:
-        return str([Path(self.start), *Path(self.start).parents][: LEVELS + 1][-1])
+        return str([Path(self.start), *Path(self.start).parents][: NUM_LEVELS_ABOVE + 1][-1])
 
     def show(self, script: Path | None) -> None:
         """Make the folders, copies and links; `surroundings_of` says which."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 PASSING = errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE  # full disk or quota, read-only, stale
-RETRY_S = 1.0
+RETRY_INTERVAL_S = 1.0
 
 
 def patiently(write: Callable[[], T], tell: Callable[[str], None] | None = None, folder: Path = Path()) -> T:
@@ -37,4 +37,4 @@ def patiently(write: Callable[[], T], tell: Callable[[str], None] | None = None,
             if tell:
                 why = "its experiment's folder is gone" if is_gone else getattr(error, "strerror", None)
                 tell(f"a checkpoint cannot be saved ({why})")
-            time.sleep(RETRY_S)
+            time.sleep(RETRY_INTERVAL_S)

@@ -18,7 +18,7 @@ from tuner.errors import RequestError
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.storage.made import RECORD
 
-LEVELS = 2  # how many folders above the start folder a trial finds by `..`
+NUM_LEVELS_ABOVE = 2  # how many folders above the start folder a trial finds by `..`
 MAX_FILE_BYTES = 1 << 20  # a larger file is a link
 MAX_COPIED_BYTES = 20 << 20  # of all copies, and of the copies in one folder and below it
 MAX_COPIED_FILES = 5_000
@@ -60,7 +60,7 @@ def surroundings_of(start: Path, script: Path | None, experiment: Path) -> Surro
     way = {str(each) for root in (start, *(script.parents if script else ())) for each in (root, *root.parents)}
     found = Surroundings([], {}, {}, {}, [])
     for root in roots:
-        for folder in [*root.parents][:LEVELS]:
+        for folder in [*root.parents][:NUM_LEVELS_ABOVE]:
             found.folders.insert(0, str(folder))
             above: list[str] = []
             with suppress(OSError), os.scandir(folder) as entries:

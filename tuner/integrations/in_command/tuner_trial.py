@@ -21,7 +21,7 @@ VARIABLE = "TUNER_TRIAL"
 SOCKET = "socket"
 STOPPED = 3  # exit code
 REFUSED = b"!"  # the trial's answer to what is no report
-MOST_BYTES = 1 << 20  # of a report
+MAX_REPORT_BYTES = 1 << 20  # of a report
 
 
 def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_trial") -> None:
@@ -38,15 +38,15 @@ def report(metrics: Mapping[str, Any], checkpoint: Any = None, by: str = "tuner_
 
     Raises:
         TypeError: a metric is neither a value of JSON nor has `item()`.
-        ValueError: the report is larger than MOST_BYTES, or did not arrive in time.
+        ValueError: the report is larger than MAX_REPORT_BYTES, or did not arrive in time.
     """
     folder = os.environ.get(VARIABLE)
     if not folder or _rank() != 0 or in_trial_of_ray():
         return
     path = checkpoint and os.path.abspath(checkpoint)
     text = json.dumps({"metrics": dict(metrics), "checkpoint": path, "by": by}, default=_number)
-    if len(text) >= MOST_BYTES:
-        raise ValueError(f"the report has {len(text):,} bytes; report less than {MOST_BYTES:,}")
+    if len(text) >= MAX_REPORT_BYTES:
+        raise ValueError(f"the report has {len(text):,} bytes; report less than {MAX_REPORT_BYTES:,}")
     try:
         if _goes_on(folder, text.encode() + b"\n"):
             return

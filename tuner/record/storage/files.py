@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from pydantic_core import from_json
 
 from tuner.errors import RequestError
-from tuner.errors.gate import MOST_NUMBER
+from tuner.errors.gate import MAX_INTEGER
 from tuner.record.storage.made import RECORD, MadeFolder, replacing_file
 
 MOST_BYTES = 16 << 20  # maximum bytes of a journal's line (usual: 200), and of a file that is read whole (usual: 5,000)
@@ -98,7 +98,7 @@ def weight(text: bytes) -> int:
 
 
 def parsed(text: bytes) -> Any:
-    """Parses JSON, also NaN and Infinity; ValueError for other text, or above MOST_DEPTH levels or MOST_NUMBER."""
+    """Parses JSON, also NaN and Infinity; ValueError for other text, or above MOST_DEPTH levels or MAX_INTEGER."""
     try:  # 1 us per line (`json`: 5 us), but from_json refuses 202 levels or more, and lone surrogates (file names)
         value = from_json(text, cache_strings="keys")
     except ValueError:
@@ -114,7 +114,7 @@ def parsed(text: bytes) -> Any:
 
 
 def _check(value: Any) -> None:
-    """Raises ValueError above MOST_DEPTH levels or for an integer above +-MOST_NUMBER; loops instead of recursing."""
+    """Raises ValueError above MOST_DEPTH levels or for an integer above +-MAX_INTEGER; loops instead of recursing."""
     level, depth = [value], 0
     while level:
         if depth > MOST_DEPTH:
@@ -125,7 +125,7 @@ def _check(value: Any) -> None:
                 inner += each.values()
             elif isinstance(each, list):
                 inner += each
-            elif type(each) is int and abs(each) > MOST_NUMBER:
+            elif type(each) is int and abs(each) > MAX_INTEGER:
                 raise ValueError("its JSON has an integer of more than 300 digits")
         level, depth = inner, depth + 1
 

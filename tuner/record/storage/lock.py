@@ -16,7 +16,7 @@ from tuner.record.storage.files import bytes_in, open_in, write_atomically
 LOCK, HOLDER = ".lock", ".driver"  # the file that is locked, and the file that names the last driver or audit
 AUDIT = "an audit in "  # beginning of the text in HOLDER if the process is an audit
 MOST_HOLDER = 1000  # maximum size of HOLDER in bytes; a larger file is ignored
-LOOK_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a moment too
+WAIT_S = 0.5  # seconds to wait for the lock, because `driver_of` takes it for a moment too
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def only_driver(folder: Path, what: str = "") -> Iterator[None]:
 
 @contextmanager
 def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
-    """Creates and locks a file, not a link, for the `with` block; yields False if others keep the lock for LOOK_S."""
+    """Creates and locks a file, not a link, for the `with` block; yields False if others keep the lock for WAIT_S."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=dir_fd)
     is_free = False
     try:
@@ -51,7 +51,7 @@ def locked(path: str | Path, dir_fd: int | None = None) -> Iterator[bool]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 is_free = True
                 break
-            time.sleep(LOOK_S / 10)
+            time.sleep(WAIT_S / 10)
         yield is_free
     finally:
         fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a forked process may still have the file open

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, BinaryIO
 
 from tuner.errors import RequestError
+from tuner.record.format import JOURNAL
 from tuner.record.storage.files import asides_of, is_inside, replacing
 from tuner.record.storage.made import below
 from tuner.record.storage.trial_files import DATA
@@ -28,12 +29,10 @@ from tuner.record.storage.trial_files import DATA
 logger = logging.getLogger(__name__)
 LEAST_PAUSE_S = 1.0  # minimum seconds between two checks for changed files
 LAST_TRIES_S = 30.0  # how many seconds failed uploads are retried when a search ends
-JOURNAL = "journal.jsonl"
 # Not uploaded: files that lock the experiment on this machine, what trials have downloaded, copies beside `best/`.
 OF_THIS_MACHINE = (".lock", ".driver", DATA, *(aside.name for aside in asides_of(Path("best"))))
 PART_BYTES = 10 << 20  # bytes per read and write; pyarrow sends files to S3 in parts of this size
-# Maximum parts that pyarrow buffers; without a limit, the upload of a 500 MB file takes 900 MB of memory.
-MOST_PARTS = 8
+MAX_BUFFERED_PARTS = 8  # by pyarrow; without a limit, the upload of a 500 MB file takes 900 MB of memory
 
 
 class ObjectStore:
@@ -135,7 +134,7 @@ class ObjectStore:
         with stream:
             for number, part in enumerate(iter(lambda: content.read(PART_BYTES), b""), 1):
                 stream.write(part)
-                if number % MOST_PARTS == 0:
+                if number % MAX_BUFFERED_PARTS == 0:
                     stream.flush()  # frees memory: waits until the store has all parts so far
 
     def remove(self, name: str, relative: str) -> None:

@@ -18,14 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tuner.record.storage.files import is_inside, json_in, write_atomically
-from tuner.record.storage.made import (
-    below,
-    move_into,
-    remove_made,
-    replacing_file,
-    stale_folders,
-    temporary_folder,
-)
+from tuner.record.storage.made import below, move_into, remove_made, replacing_file, stale_folders, temporary_folder
 
 logger = logging.getLogger(__name__)
 # In a trial's folder: what the trial wrote, the record of it, and a file that exists while the trial runs.

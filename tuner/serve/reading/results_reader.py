@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 
 from tuner.errors import RequestError, blamed
+from tuner.record.format import JOURNAL
 from tuner.record.notes import FILE as NOTES
 from tuner.record.ray_folder import is_ray_folder, ray_files_in
 from tuner.record.reading import NotYet
@@ -30,7 +31,7 @@ from tuner.views.figures.catalogue import CHOICES, FIGURES, FigureName
 
 MOST_JOURNAL_BYTES = 512 << 20  # maximum bytes of a journal; enough for a million trials of three reports
 AGAIN_S = 5.0  # seconds until an unreadable, unchanged folder is read again; 20 times the failed read's time, if longer
-MOST_MEMORY = 2 << 30  # bytes, as `files.weight` estimates; 230,000 trials of three reports reach it, but take 1.5 GB
+MAX_RECORD_BYTES = 2 << 30  # as `files.weight` estimates; 230,000 trials of three reports reach it, but take 1.5 GB
 MOST_DRAWN = 4  # choices of a figure that are kept; a further choice replaces the oldest
 LEAST_WEIGHT = 100_000  # bytes counted for an experiment, even if its records take less
 VIEW_S = 10.0  # seconds for reading one experiment; after that, the client is asked to retry
@@ -129,9 +130,9 @@ class ExperimentReader:
         return self.last
 
     def _reserve(self, weight: int) -> None:
-        if weight > MOST_MEMORY:
+        if weight > MAX_RECORD_BYTES:
             raise RequestError(
-                f"{self.folder} has too many values to be shown here: they need more than {MOST_MEMORY >> 20:,} "
+                f"{self.folder} has too many values to be shown here: they need more than {MAX_RECORD_BYTES >> 20:,} "
                 f"MiB of memory; run python -m tuner.report, which accepts more"
             )
         self._held = max(weight, LEAST_WEIGHT)
@@ -205,7 +206,7 @@ class ResultsReader:
         folder = self.root / name
         if not (name and re.fullmatch(rows_of(Options)["name"].pattern, name, re.ASCII) and _is_experiment(folder)):
             raise NotThere(f"no experiment of that name in {self.root}")
-        if any(map(os.path.islink, (folder, folder / FILE, folder / "journal.jsonl"))):
+        if any(map(os.path.islink, (folder, folder / FILE, folder / JOURNAL))):
             raise NotThere("that experiment is a link, and links are not followed")
         return folder
 
@@ -233,12 +234,12 @@ class ResultsReader:
             time.sleep(0.001)  # otherwise, this thread would get the lock again before the threads that wait for it
 
     def _make_room(self, reader: ExperimentReader) -> None:
-        """Drops records of other experiments, the least recently requested first, until all fit into MOST_MEMORY."""
+        """Drops records of other experiments, the least recently requested first, until MAX_RECORD_BYTES hold all."""
         with self._lock:
             readers = list(self._experiments.values())
         total = sum(each.weight for each in readers)
         for each in readers:
-            if total > MOST_MEMORY and each is not reader:
+            if total > MAX_RECORD_BYTES and each is not reader:
                 total -= each.weight
                 each.forget()
 
@@ -258,7 +259,7 @@ class ResultsReader:
 
 def _stamp(folder: Path) -> object:
     """Returns a value that changes when experiment.json, the journal, best/config.json, notes or Ray's files change."""
-    files = [folder / "experiment.json", folder / "journal.jsonl", folder / "best" / "config.json"]
+    files = [folder / FILE, folder / JOURNAL, folder / "best" / "config.json"]
     try:
         own = files if os.path.lexists(files[0]) else ray_files_in(folder)
         return [_stat(path) for path in (*own, folder / NOTES)]

@@ -15,12 +15,12 @@ from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from tuner.record.storage.files import open_in
 
 # The journal is polled, because inotify does not report what another host writes. A check takes 0.2 ms of a processor.
-PAUSE_S = 0.04  # seconds between two checks of a journal
+POLL_INTERVAL_S = 0.04  # seconds between two checks of a journal
 CALM_S = 0.2  # the same after QUIET_S seconds without news: a search that has ended costs less
 QUIET_S = 60.0
 HEARTBEAT_S = 10.0  # seconds between two comments in a quiet stream, which detect clients that have disconnected
 CHUNK_BYTES = 4 << 20  # bytes read at once, and the longest line that is sent
-MOST_LINES = 20_000  # lines sent per read, because CHUNK_BYTES of a damaged journal may have 4 million empty lines
+MAX_SENT_LINES = 20_000  # lines sent per read, because CHUNK_BYTES of a damaged journal may have 4 million empty lines
 
 
 class Place(NamedTuple):
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 async def event_frames(
-    journal: Path, after: int, stopping: Callable[[], bool], pause_s: float = PAUSE_S
+    journal: Path, after: int, stopping: Callable[[], bool], pause_s: float = POLL_INTERVAL_S
 ) -> AsyncIterator[bytes]:
     """Yields events for the journal's lines except the first `after`, then for new lines until `stopping()` is True.
 
@@ -71,7 +71,7 @@ def read_on(journal: Path, place: Place, after: int = 0) -> tuple[bytes, Place] 
     except OSError:  # not a regular file, or not readable
         return None
     # Bytes after the last line end are read again at the next check, because they may be half of a line.
-    *lines, rest = data.split(b"\n", MOST_LINES)
+    *lines, rest = data.split(b"\n", MAX_SENT_LINES)
     if len(rest) == CHUNK_BYTES:
         return None
     numbered = enumerate(lines, place.number + 1)

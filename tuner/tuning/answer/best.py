@@ -17,7 +17,7 @@ from tuner.core.events import Report
 from tuner.errors import RequestError, blamed, say
 from tuner.errors.gate import fingerprint
 from tuner.record.checkpoints import load_state
-from tuner.record.format import FIELD, check_format
+from tuner.record.format import FIELD, JOURNAL, check_format
 from tuner.record.lines import from_words, strict
 from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
@@ -29,6 +29,7 @@ from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.spec.space_objects import main_space, space_of
 from tuner.spec.spaces import LoadedSpace, find_space, is_in_main
+from tuner.training.task import whole_config
 from tuner.tuning.resume.trust import code_of, refuse_data_folder, results_of
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def load_best(
             give = "give trust=True"
             refuse_data_folder(best / CONFIG, config.get("data_dir") or "", results_of(best), give)
         constants = splits_of(task, config.get("data_dir") or "", config["seed"]).constants
-    setting = {**constants, **config["config"]}
+    setting = whole_config(config["config"], data_constants=constants)
     model = _weighted(task, setting, best)
     if load_config(best / CONFIG) != config:  # a search has just replaced best/; `model` may be the new one
         return load_best(folder, space=space, trust=trust, point=point)
@@ -308,7 +309,7 @@ def _recorded(best: Path, config: dict[str, Any], trust: bool) -> LoadedSpace:
 
 def _search_of(best: Path) -> Path | None:
     """Returns the experiment's folder of `best/` or of a folder in `best/front/`; None if it lies elsewhere alone."""
-    return next((each for each in best.parents[:3] if (each / "journal.jsonl").is_file()), None)
+    return next((each for each in best.parents[:3] if (each / JOURNAL).is_file()), None)
 
 
 def _weighted(task: Task, setting: dict[str, Any], best: Path) -> Any:

@@ -41,7 +41,7 @@ from tuner.views.report import write_report
 from tuner.views.tables import front_rows
 from tuner.views.verdict import diverged, ending_lines
 
-MOST_SHOWN = 10  # maximum number of trials in a notebook's view of a search
+MAX_NOTEBOOK_TRIALS = 10  # maximum number of trials in a notebook's view of a search
 MOST_WAYS = 5  # maximum number of kinds of failure that a search lists at its end; similar failures are one kind
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,7 @@ class SearchResult:
             table = table.sort_values(best, ascending=e.wanted.mode == "min").dropna(subset=best)
             table = table[["trial", "status", "epochs", best, *columns.params.values()]]
         lines = "<br>".join(escaped(line, 1000) for line in self._lines())
-        return f"<p>{lines}</p>{table.head(MOST_SHOWN).to_html(index=False)}"
+        return f"<p>{lines}</p>{table.head(MAX_NOTEBOOK_TRIALS).to_html(index=False)}"
 
     def _lines(self) -> list[str]:
         e = self._record.experiment

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tuner.errors import RequestError
+from tuner.record.format import JOURNAL
 from tuner.record.lines import json_of
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord, load, load_named
 from tuner.record.saved_experiment import FILE, UNREADABLE, latest_experiment
 from tuner.record.storage.files import MOST_BYTES, bytes_in, json_in
 from tuner.record.storage.made import temporary_folder
-from tuner.record.storage.object_store import JOURNAL, ObjectStore
+from tuner.record.storage.object_store import ObjectStore
 from tuner.record.texts import METRIC, counted, flat
 from tuner.spec import domains, parameters
 from tuner.spec.constraints import Aim
@@ -32,10 +33,9 @@ from tuner.spec.space import Space
 from tuner.tuning.searchers.named import num_settings
 from tuner.tuning.searchers.past import Cells, Standing, cells_of, columns_of
 
-FIRST = 3  # settings of a past search that run first
+NUM_RUN_FIRST = 3  # settings of a past search that run first
 MOST_KNOWN = 1000  # maximum number of settings that are kept of a source
-MOST_SHOWN = 100  # maximum characters of a reason, and MOST_NAMES of names, in a note or an error text
-MOST_NAMES = 5
+MAX_SHOWN_CHARS, MAX_SHOWN_NAMES = 100, 5  # characters of a reason, and names, in a note or an error text
 ALLOWED = "give an experiment's name or folder, a best/config.json, or a .csv file with one setting per row"
 # Beginnings of the columns' names in the tables of Ray Tune (`config/lr`), W&B (`config.lr`) and Optuna (`params_lr`).
 PREFIX = re.compile(r"^(config[/.]|params_)")
@@ -75,12 +75,12 @@ def past_of(experiment: Experiment, space: Space) -> dict[str, Any]:
         good = [pair for pair in ranked if pair[1].rank and math.isfinite(pair[1].rank.loss)]
         unranked = [pair for pair in fitting if not pair[1].rank]
         lost += ["one without the metric"] * (len(unranked) if good else 0)
-        left_out = f"; {len(lost)} of {len(known)} left out, such as {lost[0][:MOST_SHOWN]}" if lost else ""
+        left_out = f"; {len(lost)} of {len(known)} left out, such as {lost[0][:MAX_SHOWN_CHARS]}" if lost else ""
         if not fitting:
             what = f"no setting of this space, whose parameters are {_listed(declared)}" if known else "has no setting"
             raise RequestError(f"--start-from {source}: {what}{left_out}; {ALLOWED}")
         usable = dict.fromkeys(tuple(cells) for cells, _ in good or unranked)
-        new = [cells for cells in usable if cells not in first][: FIRST if good else MOST_KNOWN]
+        new = [cells for cells in usable if cells not in first][: NUM_RUN_FIRST if good else MOST_KNOWN]
         first |= dict.fromkeys(new)
         learns = SEARCHERS[experiment.searcher].learns_past
         told = [[*cells, each.epochs] for cells, each in _fewer(ranked)] if learns else []
@@ -103,8 +103,8 @@ def past_of(experiment: Experiment, space: Space) -> dict[str, Any]:
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = [name[:MOST_SHOWN] for name in itertools.islice(names, MOST_NAMES + 1)]
-    return ", ".join([*shown[:MOST_NAMES], *["..."] * (len(shown) > MOST_NAMES)])
+    shown = [name[:MAX_SHOWN_CHARS] for name in itertools.islice(names, MAX_SHOWN_NAMES + 1)]
+    return ", ".join([*shown[:MAX_SHOWN_NAMES], *["..."] * (len(shown) > MAX_SHOWN_NAMES)])
 
 
 def _lacking(columns: Iterable[str], settings: list[Cells]) -> list[str]:

@@ -24,6 +24,7 @@ from tuner.errors.users_code import place_of, shown_path
 from tuner.record.texts import formatted
 from tuner.spec import domains, parameters
 from tuner.spec.command import Command
+from tuner.spec.metrics import is_number
 from tuner.spec.patience import patience
 from tuner.spec.script_text import check_reports, source_of
 from tuner.spec.space import Space
@@ -203,7 +204,7 @@ def _alternatives(value: Any) -> list[Any]:
     kind = domains.kind(value)
     if kind in ("choice", "grid_search"):
         values = domains.values_of(value)
-        is_numeric = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in values)
+        is_numeric = all(map(is_number, values))
         return sorted({min(values), max(values)}) if is_numeric else values
     if kind == "sample_from":
         return [value]  # `variants` calls its function

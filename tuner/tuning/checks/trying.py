@@ -33,11 +33,11 @@ from tuner.spec.space import Space
 from tuner.spec.spaces import with_place
 from tuner.training.data import Arrays, DataError, Files, HeldOut, Mapped, Splits, read_examples
 from tuner.training.loop import Training
-from tuner.training.metrics import MOST_BYTES, REMEDY, bytes_of, of_batch
+from tuner.training.metrics import MAX_OUTPUT_BYTES, REMEDY, bytes_of, of_batch
 from tuner.training.parallel import stages_of
 from tuner.training.plain import load_plain
 from tuner.training.sources import predicts_classes
-from tuner.training.task import METRICS, Task, TrialSpec, kept_streams, mean_of_batches, streams, whole_number
+from tuner.training.task import METRICS, Task, TrialSpec, kept_streams, mean_of_batches, streams, whole_config
 from tuner.tuning.checks.failed import (
     CONFIG,
     INPUTS,
@@ -51,9 +51,7 @@ from tuner.tuning.checks.failed import (
 )
 
 logger = logging.getLogger(__name__)
-# Maximum number of input values in a tried batch: those of 10 MNIST images. With 85 CIFAR images, MobileNet at 112
-# pixels would take 30 s.
-MOST_VALUES = 2**13
+MAX_BATCH_VALUES = 2**13  # of 10 MNIST images; with 85 CIFAR images, MobileNet at 112 pixels would take 30 s
 MOST_TARGETS = 2_000  # that a metric is tried with
 CHUNK_BYTES = 2**20  # bytes that are searched for NaN at a time: 614 MB (CIFAR-10 as float32) take 0.11 s in all
 NAN = "look for log(0), a division by 0 or an overflow"
@@ -216,7 +214,7 @@ class TracedTask:
         def call(outputs: Any, targets: Tensor) -> Any:
             if known is None:
                 return function(outputs, targets)
-            if not streams(metric) and bytes_of(outputs) / len(targets) * len(known) > MOST_BYTES:
+            if not streams(metric) and bytes_of(outputs) / len(targets) * len(known) > MAX_OUTPUT_BYTES:
                 raise ValueError(f"the outputs of all {len(known):,} examples are too large to keep; {REMEDY}")
             some = np.unique(np.linspace(0, len(known) - 1, MOST_TARGETS).astype(int))
             rows = torch.arange(len(some)) % len(targets)
@@ -313,11 +311,11 @@ def try_setting(
 
     Returns the cause of a NaN or infinite loss, if known. `odd` maps each part to its first row with NaN or infinity.
     """
-    merged = {**splits.constants, **config}
+    whole = whole_config(config, data_constants=splits.constants)
     try:
-        batch_size = whole_number("batch_size", merged.get("batch_size", task.batch_size))
+        batch_size = task.batch_size_of(whole)
     except ValueError as error:
-        raise CheckFailed("parameter 'batch_size':" if "batch_size" in merged else "Task:", str(error)) from error
+        raise CheckFailed("parameter 'batch_size':" if "batch_size" in whole else "Task:", str(error)) from error
     parts = {"train": splits.train, "validation": splits.validation}
     batches = {name: batch_of(part, name, batch_size, odd.get(name)) for name, part in parts.items()}
     small, traced = replace(splits, **batches, test=None), TracedTask(task, splits)  # type: ignore[arg-type]
@@ -389,7 +387,7 @@ def check_lengths(splits: Splits, space: Space) -> None:
         if len(part) == 0:
             where = f"the {name} part of the data{place_of(space.task.data)}"
             raise CheckFailed(where, "has no examples", advice.get(name, "the data function must return some"))
-    size = splits.constants.get("batch_size", space.declared.get("batch_size", space.task.batch_size))
+    size = whole_config(space.declared, data_constants=splits.constants).get("batch_size", space.task.batch_size)
     num, held_out = len(splits.train), len(splits.validation)
     if isinstance(size, int) and size > num:
         text = "batch_size %d is above the %d training examples (%d of %d are for validation): each epoch is one batch"
@@ -428,8 +426,8 @@ def nonfinite_data(task: Task, splits: Splits, name: str, row: int) -> CheckFail
 
 def batch_of(part: Any, name: str, batch_size: int, odd: int | None) -> Arrays:
     """Returns a part's first examples and row `odd`: a full and a smaller batch, or fewer if examples are large."""
-    values = np.size(part.inputs[0]) if isinstance(part, Arrays) else MOST_VALUES // 8
-    most = max(2, MOST_VALUES // max(1, int(values)))
+    values = np.size(part.inputs[0]) if isinstance(part, Arrays) else MAX_BATCH_VALUES // 8
+    most = max(2, MAX_BATCH_VALUES // max(1, int(values)))
     rest = len(part) % batch_size
     # If an epoch's last batch has one example, a batch of one is tried, because batch norm cannot train on it.
     num = batch_size + rest if batch_size <= most else 1 if rest == 1 else most

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tuner.core.events import SchedulerChanged
 from tuner.core.state import State
 from tuner.engine.workers.surroundings import ABOVE, INSIDE, IS_EXPERIMENT, surroundings_of
-from tuner.record.texts import counted, setting
+from tuner.record.texts import counted, domain_text, setting
 from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec import domains, parameters
 from tuner.spec.command import Command, masked, shown_name
@@ -25,6 +25,7 @@ from tuner.spec.resources import Resources
 from tuner.spec.script import Script
 from tuner.spec.script_text import MOST_REPORTS
 from tuner.spec.space_objects import saves_checkpoints
+from tuner.training.task import whole_config
 from tuner.tuning.budget import Budget, mean_epochs
 from tuner.tuning.call import Request
 from tuner.tuning.searchers.forest import NUM_RANDOM
@@ -122,9 +123,9 @@ def notes(request: Request) -> list[str]:
         lines += [f"constraints {', '.join(map(str, e.aim.constraints))}"]
     if isinstance(space.train, Command):
         with contextlib.suppress(Exception):  # of a function of tune.sample_from, which the first trial tells
-            words = space.train.filled(
-                parameters.merged(space.constants, variants(space.searched, e.seed, 0)[0]), {space.length: e.max_epochs}
-            )
+            drawn = variants(space.searched, e.seed, 0)[0]
+            whole = whole_config(drawn, space.constants, length=space.length, max_epochs=e.max_epochs)
+            words = space.train.filled(whole)
             lines += [f"command     {shlex.join(masked(words))} (example)"]
     if targets := space.train.targets(space.names) if isinstance(space.train, Script) else {}:
         lines += [f"script      {'; '.join(f'{name}: {target}' for name, target in targets.items())}"]
@@ -281,7 +282,8 @@ def schedule(request: Request) -> str:
     rungs, sizes = rules.rungs_before_end(), bracket_sizes(e)
     if row.has_rungs and not rungs:
         return f"{e.scheduler}: {trains}, because no rung is before the last epoch"
-    is_known = rules is not e or not space.train or space.length
+    has_moved = (rules.max_epochs, rules.grace_period) != (e.max_epochs, e.grace_period)
+    is_known = has_moved or not space.train or space.length
     until = "" if is_known else " (until a trial ends by itself: its length places them)"
     after = f"after epoch{'s' if len(rungs) > 1 else ''} {', '.join(map(str, rungs))}{until}"
     ends = f"a trial trains at most {most}{_brackets(rules)}"
@@ -312,13 +314,7 @@ def domain(declared: Any) -> str:
         return ", ".join(f"{name}={domain(each)}" for name, each in domains.leaves(declared))
     if domains.is_constant(declared):
         return str(declared)
-    described = domains.describe(declared)
-    if "values" in described:
-        values = [str(value) for value in described["values"]]
-        return "{" + ", ".join(values if len(values) <= 10 else [*values[:9], "..."]) + "}"
-    bounds = ", ".join(f"{described[end]:g}" for end in ("lower", "upper") if end in described)
-    step = f", step {described['q']:g}" if "q" in described else ""
-    return f"{described['kind']}({bounds}{step})"
+    return domain_text(domains.describe(declared))
 
 
 def per_trial(r: Resources) -> str:

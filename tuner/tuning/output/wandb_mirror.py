@@ -25,6 +25,7 @@ from unittest import mock
 from tuner.core.events import Beginning, Decision, Event, Report, TrialEnded, TrialFailed, TrialStarted, TrialSuggested
 from tuner.errors import RequestError, say
 from tuner.errors.output import in_notebook
+from tuner.record.format import JOURNAL
 from tuner.record.reading import follow, read
 from tuner.record.report_keys import EPOCH
 from tuner.record.saved_experiment import load_experiment
@@ -190,7 +191,7 @@ def main(argv: list[str]) -> int:
             raise RequestError(f"{folder}: cannot be written to, but W&B writes files there; give a copy of the folder")
         if (folder / "wandb").is_symlink():
             raise RequestError(f"{folder / 'wandb'} is a link, so W&B would write outside the folder; remove it")
-        events = read(folder / "journal.jsonl")
+        events = read(folder / JOURNAL)
     except RequestError as error:
         say(f"tuner: error: {error}", to=sys.stderr)
         return 2
@@ -204,7 +205,7 @@ def main(argv: list[str]) -> int:
     try:
         with with_own_temporary_folder():
             try:
-                for index, event in enumerate(follow(folder / "journal.jsonl", gone=gone)):
+                for index, event in enumerate(follow(folder / JOURNAL, gone=gone)):
                     if index >= first:
                         mirror.handle(event)
             finally:

@@ -1,6 +1,6 @@
 """The searcher `forest`: random settings, and settings for which a random forest predicts a good result.
 
-The forest learns from the best reports of at most MOST_TRIALS trials, also of trials that still train, wait or were
+The forest learns from the best reports of at most MAX_TRIALS trials, also of trials that still train, wait or were
 pruned. Under ASHA, a trial trains longer because it was better than the trials that it was compared with. The reports
 thus order the trials well although their epochs differ (Salinas et al., "Optimizing hyperparameters with conformal
 quantile regression", ICML 2023). A trial's best report is the one that a search's answer counts; it differs from the
@@ -38,7 +38,7 @@ from tuner.tuning.searchers.trees import (
 NUM_RANDOM = 10  # trials that must have reported or failed before the first forest is trained
 RANDOM_SHARE = 1 / 3  # share of random settings later, because a forest alone repeats what is good after few epochs
 PAST_TRIALS = 10  # a past search is asked for as many settings as if it had this many trials among the own ones
-MOST_TRIALS = 1000  # maximum number of trials that a forest learns from: half are the best, the others the newest
+MAX_TRIALS = 1000  # maximum number of trials that a forest learns from: half are the best, the others the newest
 GROWTH = 1.05  # a new forest is trained after 5 % more reports
 # A random setting with a higher probability to fail is passed over for the next one, up to NUM_DRAWN. It may be riskier
 # than a model's proposals (MAY_FAIL), since random settings are there to find out what the models do not know.
@@ -102,8 +102,8 @@ class ForestSearcher(SeededSearcher):
         """Learns from the trials so far which settings fail, and which of the others are good."""
         self._num_learnt = self._num_reports
         newest = sorted(self._values, reverse=True)
-        failed = [trial for trial in newest if self._values[trial].failed][: MOST_TRIALS // 2]
-        known = list(dict.fromkeys(failed + newest))[:MOST_TRIALS]
+        failed = [trial for trial in newest if self._values[trial].failed][: MAX_TRIALS // 2]
+        known = list(dict.fromkeys(failed + newest))[:MAX_TRIALS]
         flags = [self._values[trial].failed for trial in known]
         self._risk = Risk(self._matrix(known), flags, int(stream.integers(2**31)), self._failed)
         sound = [trial for trial in self._losses if not self._values[trial].failed]
@@ -142,8 +142,8 @@ class ForestSearcher(SeededSearcher):
     def _learnt(self, stream: np.random.Generator) -> Forest | None:
         """Returns a forest that learns the ranks of the trials that did not fail, since one value may be huge."""
         newest = sorted((trial for trial, standing in self._values.items() if not standing.failed), reverse=True)
-        best = sorted(newest, key=self._values.__getitem__)[: MOST_TRIALS // 2]
-        known = list(dict.fromkeys(best + newest))[:MOST_TRIALS]
+        best = sorted(newest, key=self._values.__getitem__)[: MAX_TRIALS // 2]
+        known = list(dict.fromkeys(best + newest))[:MAX_TRIALS]
         known.sort(key=self._values.__getitem__)
         if not known:
             return None

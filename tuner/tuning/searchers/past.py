@@ -16,6 +16,7 @@ import numpy.typing as npt
 from tuner.errors import RequestError
 from tuner.rules.order import agreement
 from tuner.spec import domains
+from tuner.spec.metrics import is_number
 from tuner.spec.option_values import MOST_EPOCHS
 from tuner.spec.space import Space
 from tuner.tuning.searchers.trees import TREES, Forest, Risk, drawn, features, no_risk, normal_scores, promising
@@ -128,7 +129,7 @@ def _setting(columns: Mapping[str, Any], cells: Cells) -> Setting:
     for (name, domain), cell in zip(columns.items(), cells, strict=True):
         if cell is None:
             continue
-        if not domains.is_number(cell) or not math.isfinite(cell):
+        if not is_number(cell) or not math.isfinite(cell):
             raise ValueError(f"{name} is {str(cell)[:50]}, no number")
         if domains.kind(domain) not in domains.LISTED:
             setting[name] = domains.checked_value(domain, cell, name)

@@ -6,7 +6,7 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, formatted
 from tuner.views.figures import plot
 
-MOST_DOTS = 2000  # maximum trials beside the front: an even sample of more
+MAX_DOTS_BESIDE_FRONT = 2000  # maximum trials beside the front: an even sample of more
 
 
 def draw_front(record: ExperimentRecord) -> plot.Figure | None:
@@ -16,7 +16,7 @@ def draw_front(record: ExperimentRecord) -> plot.Figure | None:
         return None
     x, y, *more = (goal.metric for goal in aim.goals)
     reports = [(trial, report) for trial in record.searched if (report := trial.best(aim))]
-    every = -(-len(reports) // MOST_DOTS) or 1
+    every = -(-len(reports) // MAX_DOTS_BESIDE_FRONT) or 1
     dots, on_front = (
         [(r.metrics[x], r.metrics[y], t.id, f"{plot.label_of(t)}<br>epoch {r.epoch}") for t, r in some]
         for some in (reports[::every], sorted(front, key=lambda answer: answer[1].metrics[x]))

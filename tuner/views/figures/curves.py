@@ -28,7 +28,7 @@ FEW_CURVES = 60  # with more curves, lines are lighter and without dots
 MOST_SVG = 10_000
 MOST_STOPS = 40  # maximum marks of single prunes; with more prunes, each rung has one mark
 MOST_RUNGS_IN_TEXT = 8
-MOST_CUTOFFS = 200  # maximum rungs with a mark of the cutoff; the median rule has a rung at each epoch
+MAX_CUTOFF_MARKS = 200  # maximum rungs with a mark of the cutoff; the median rule has a rung at each epoch
 MOST_CUT = 1000  # what-if: with at least twice as many trials, only an even sample of the trials is drawn
 MOST_CUT_POINTS = 40_000  # what-if: maximum points of all curves together; each point repeats its trial's label
 MOST_IN_BAND, LEAST_IN_BAND = 1000, 10  # maximum trials for quantiles, and minimum trials at an epoch with quantiles
@@ -235,7 +235,7 @@ def _stop_marks(trials: list[TrialRecord], metric: str, is_compared: bool, per: 
 
 
 def _cutoff_marks(record: ExperimentRecord) -> list[plot.Figure]:
-    rungs = [rung for rung in record.stats.rungs if finite(rung.cutoff_then) is not None][-MOST_CUTOFFS:]
+    rungs = [rung for rung in record.stats.rungs if finite(rung.cutoff_then) is not None][-MAX_CUTOFF_MARKS:]
     passed = [f"{counted(rung.reached, 'trial')} reached it, {rung.stopped} pruned" for rung in rungs]
     return [plot.points(
         "markers", [(math.ceil(rung.rung), rung.cutoff_then) for rung in rungs], marker=DASH, name="last cutoff used",

@@ -20,9 +20,9 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
 from tuner.spec.constraints import Aim
 from tuner.views.figures import plot
-from tuner.views.figures.parameters import MISSING_SHARE, MISSING_TEXT, MOST_LINES, MOST_NAMED, Axis, axes_of, label_at
+from tuner.views.figures.parameters import MAX_DRAWN, MAX_NAMED, MISSING_SHARE, MISSING_TEXT, Axis, axes_of, label_at
 
-LEAST = 3  # minimum number of failed trials for a map, of those of one way for its region, and of trials in a leaf
+MIN_FAILED = 3  # minimum number of failed trials for a map, of those of one way for its region, and of trials in a leaf
 # A region is named if chance explains its failures with at most this probability. It is small because the tree picks
 # the worst region of many.
 CHANCE = 0.001
@@ -59,11 +59,11 @@ def failure_of(trial: TrialRecord, aim: Aim) -> str:
 
 @kept
 def failing_of(record: ExperimentRecord) -> Failing | None:
-    """Finds where trials fail; None if fewer than LEAST did, if all did, or if no parameter differs."""
+    """Finds where trials fail; None if fewer than MIN_FAILED did, if all did, or if no parameter differs."""
     trials = [trial for trial in record.searched if trial.status in ENDED]
     outcomes = [failure_of(trial, record.experiment.aim) for trial in trials]
     ways = Counter(filter(None, outcomes))
-    if not LEAST <= ways.total() < len(trials) or not (axes := axes_of(record, trials)):
+    if not MIN_FAILED <= ways.total() < len(trials) or not (axes := axes_of(record, trials)):
         return None
     # The places in the order of values, because scikit-learn refuses a value that overflows a 32-bit float.
     at = np.array([np.unique(axis.filled(MISSING_SHARE), return_inverse=True)[1] for axis in axes]).T
@@ -79,7 +79,7 @@ def _region(axes: list[Axis], at: Any, failed: Any, way: str) -> tuple[list[int]
     from scipy.stats import hypergeom
     from sklearn.tree import DecisionTreeClassifier
 
-    fitted = DecisionTreeClassifier(max_depth=2, min_samples_leaf=LEAST, random_state=0).fit(at, failed)
+    fitted = DecisionTreeClassifier(max_depth=2, min_samples_leaf=MIN_FAILED, random_state=0).fit(at, failed)
     leaves, tree = fitted.apply(at), fitted.tree_
     # One failed and one other trial are added to each leaf, so that few trials do not outweigh many.
     worst = max(np.unique(leaves), key=lambda leaf: (failed[leaves == leaf].sum() + 1) / ((leaves == leaf).sum() + 2))
@@ -92,7 +92,7 @@ def _region(axes: list[Axis], at: Any, failed: Any, way: str) -> tuple[list[int]
     all_failed, size, there = int(failed.sum()), int(inside.sum()), int(failed[inside].sum())
     others = len(failed) - size
     # The probability that at least so many of as many trials, drawn at random, failed.
-    if all_failed < LEAST or not told or hypergeom.sf(there - 1, len(failed), all_failed, size) > CHANCE:
+    if all_failed < MIN_FAILED or not told or hypergeom.sf(there - 1, len(failed), all_failed, size) > CHANCE:
         return order, ""
     where = " and ".join(_range(axes[each], inside, sides) for each, sides in told.items())
     return order, f"{there} of the {size} trials where {where} {way}, and {all_failed - there} of the {others} others."
@@ -108,8 +108,8 @@ def _range(axis: Axis, inside: Any, sides: set[str]) -> str:
     if sides == {"below"} and known[0] == min(axis.known):
         said = "given"  # only missing values lie below
     elif len(known) == 1 or not _is_ordered(axis.texts):
-        named = " or ".join(label_at(axis, value) for value in known[:MOST_NAMED])
-        said = named if len(known) <= MOST_NAMED else f"one of {len(known)} values"
+        named = " or ".join(label_at(axis, value) for value in known[:MAX_NAMED])
+        said = named if len(known) <= MAX_NAMED else f"one of {len(known)} values"
     elif sides == {"above"}:
         said = f"at most {high}"
     else:
@@ -136,7 +136,7 @@ def draw_failing(record: ExperimentRecord) -> plot.Figure | None:
     traces, drawn = [], 0
     for outcome in ("", *SYMBOLS):
         places = [place for place, each in enumerate(data.outcomes) if each == outcome]
-        places = places[:: math.ceil(len(places) / MOST_LINES) or 1]
+        places = places[:: math.ceil(len(places) / MAX_DRAWN) or 1]
         drawn += len(places)
         color, symbol = SYMBOLS.get(outcome, (plot.GRAY, "circle"))
         rows = [(xs[at], ys[at], data.trials[at].id, plot.label_of(data.trials[at])) for at in places]

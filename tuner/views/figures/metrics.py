@@ -11,9 +11,9 @@ from tuner.record.texts import counted
 from tuner.views.figures import plot
 from tuner.views.figures.parameters import USAGE_PREFIXES
 
-MOST_NAMED = 4  # maximum number of metrics in the text about the figure
+MAX_LISTED = 4  # maximum number of metrics in the text about the figure
 MOST_METRICS = 16  # maximum number of plots in the figure
-MOST_REPORTS = 2000  # maximum number of reports shown: the table has the last ones, the figure an even sample
+MAX_SHOWN_REPORTS = 2000  # maximum number of reports shown: the table has the last ones, the figure an even sample
 
 
 def draw_best(record: ExperimentRecord) -> plot.Figure | None:
@@ -33,7 +33,7 @@ def draw_metrics(
     place = {wanted: 1, metric: 0}
     names = sorted(_varied(trial, *place), key=lambda name: (place.get(name, 2), name.startswith(USAGE_PREFIXES)))
     shown = names[:most]
-    reports = trial.reports[:: math.ceil(len(trial.reports) / MOST_REPORTS) or 1]
+    reports = trial.reports[:: math.ceil(len(trial.reports) / MAX_SHOWN_REPORTS) or 1]
     axes: dict[str, Any] = {}
     traces, texts = [], []
     for i, name in enumerate(shown):
@@ -47,12 +47,12 @@ def draw_metrics(
         axes[f"xaxis{number}"] = plot.titled("epoch" if i >= len(shown) - 2 else "")
         axes[f"yaxis{number}"] = plot.axis_of(name, 24)
         known = [v for report in trial.reports if (v := finite(report.metrics.get(name))) is not None]
-        texts += [f"{plot.tick(name, 40)} from {known[0]:.5g} to {known[-1]:.5g}"] if known and i < MOST_NAMED else []
+        texts += [f"{plot.tick(name, 40)} from {known[0]:.5g} to {known[-1]:.5g}"] if known and i < MAX_LISTED else []
     cut = [(d.epoch, d.cutoff) for d in trial.decisions if finite(d.cutoff) is not None]
     dash = {"symbol": "line-ew-open", "size": 14, "color": plot.STOP_COLOR, "line": {"width": 2}}
     look = {"name": "cutoff", "marker": dash, "xaxis": "x", "yaxis": "y"}
     traces.append(plot.points("markers", cut, **look))
-    more = f" and {counted(len(shown) - MOST_NAMED, 'more metric')}" if len(shown) > MOST_NAMED else ""
+    more = f" and {counted(len(shown) - MAX_LISTED, 'more metric')}" if len(shown) > MAX_LISTED else ""
     text = f"Over {counted(len(trial.reports), 'report')}: {', '.join(texts)}{more}." if texts else ""
     rows = math.ceil(len(shown) / 2)
     grid = {"rows": rows, "columns": min(2, len(shown)), "pattern": "independent", "ygap": 0.3}

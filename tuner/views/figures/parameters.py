@@ -16,18 +16,18 @@ from tuner.record.texts import counted, flat_parameters, formatted
 from tuner.views.figures import plot
 from tuner.views.figures.values import chosen, default, mode_of, offered, split, title_of, values_of
 
-MOST_LINES = 1000  # maximum trials that are drawn or used for importance: more lines cannot be told apart
-MOST_PARAMETERS = 500  # maximum axes; a page shows about 20 legibly
+MAX_DRAWN = 1000  # maximum trials that are drawn or used for importance: more lines cannot be told apart
+MAX_AXES = 500  # maximum axes; a page shows about 20 legibly
 MISSING = object()  # stands for the value of a parameter that a trial does not have
 MISSING_TEXT, MISSING_SHARE = "(none)", 0.15  # a missing value: tick text, and distance below the axis in axis lengths
-MOST_NAMED = 8  # maximum parameters in the text about the figure
+MAX_NAMED = 8  # maximum parameters in the text about the figure
 MOST_TICKS = 12  # a choice among more numbers gets a numeric axis instead of named ticks
 MOST_AXES, COLUMNS = 24, 3
-MANY = 300  # with more trials than this, marks of full size cover each other
+MAX_FULL_SIZE_MARKS = 300  # with more trials than this, marks of full size cover each other
 MOST_AT = 6  # maximum axes named in the text about the plots
 MOST_WHOLE = 1e9  # a whole number below this is written with all its digits
 USAGE_PREFIXES = ("cpu_", "rss_", "gpu_")
-LEVELS = 20  # of a contour's surface
+NUM_CONTOURS = 20  # of a contour's surface
 CELLS = 40  # cells of a contour's grid, along each axis
 NEAR = 0.08  # standard deviation of the smoothing kernel, as a share of the axis
 REACH = 0.2  # a share of the axis: cells farther than this from every trial stay empty
@@ -104,7 +104,7 @@ def parallel_of(record: ExperimentRecord, choice: str = "") -> Parallel:
 def _parallel(record: ExperimentRecord, choice: str) -> Parallel:
     winner, searched = record.best(), record.experiment.wanted.metric
     known = [(t, v) for t, v in zip(record.trials, values_of(record, choice), strict=True) if v is not None]
-    every = math.ceil(len(known) / MOST_LINES) or 1
+    every = math.ceil(len(known) / MAX_DRAWN) or 1
     always = {end(known, key=lambda pair: pair[1])[0].id for end in (min, max)} if known else set()
     always |= {winner[0].id} if winner else set()
     pairs = [pair for i, pair in enumerate(known) if i % every == 0 or pair[0].id in always]
@@ -121,14 +121,14 @@ def axes_of(record: ExperimentRecord, trials: list[TrialRecord]) -> list[Axis]:
     configs = [parameters_of(trial) for trial in trials]
     described = record.facts.get("space", {}).get("params", {})
     declared = {name: domain for name, domain in described.items() if isinstance(domain, dict)}
-    names = islice(dict.fromkeys(name for config in configs for name in config), MOST_PARAMETERS)
+    names = islice(dict.fromkeys(name for config in configs for name in config), MAX_AXES)
     axes = [_axis(name, [config.get(name, MISSING) for config in configs], declared.get(name, {})) for name in names]
     return [axis for axis in axes if len(set(axis.values)) > 1]
 
 
 @kept
 def parameters_of(trial: TrialRecord) -> dict[str, Any]:
-    return dict(islice(flat_parameters(trial.config), MOST_PARAMETERS))
+    return dict(islice(flat_parameters(trial.config), MAX_AXES))
 
 
 def _axis(name: str, given: list[Any], declared: dict[str, Any]) -> Axis:
@@ -185,8 +185,8 @@ def draw_parallel(record: ExperimentRecord, choice: str = "") -> plot.Figure | N
         "line": {"color": shown, "coloraxis": "coloraxis"},
         "dimensions": [*map(_dimension, data.axes), own],
     }
-    names = ", ".join(plot.tick(axis.name, 24) for axis in data.axes[:MOST_NAMED])
-    more = len(data.axes) - MOST_NAMED
+    names = ", ".join(plot.tick(axis.name, 24) for axis in data.axes[:MAX_NAMED])
+    more = len(data.axes) - MAX_NAMED
     text = (
         f"{data.counted} as lines through {names}{f' and {more} more' if more > 0 else ''} "
         f"and {plot.tick(data.title, 60)}. The {data.extreme} line is at {data.best:.5g}."
@@ -230,7 +230,7 @@ def draw_usage(record: ExperimentRecord, choice: str = "") -> plot.Figure | None
 def _usage_of(record: ExperimentRecord, choice: str = "") -> Parallel:
     data = parallel_of(record, choice)
     means = [means_of(trial) for trial in data.trials]
-    names = islice(dict.fromkeys(name for each in means for name in each), MOST_PARAMETERS)
+    names = islice(dict.fromkeys(name for each in means for name in each), MAX_AXES)
     axes = [Axis(name, [each.get(name, math.nan) for each in means]) for name in names]
     known = [axis for axis in axes if all(map(math.isfinite, axis.known)) and len(set(axis.known)) > 1]
     return data._replace(axes=known)
@@ -245,7 +245,7 @@ def is_usage(metric: str) -> bool:
 def means_of(trial: TrialRecord) -> dict[str, float]:
     """Returns metric -> mean over a trial's reports, for the usage and speed metrics that the last report has."""
     last = trial.reports[-1].metrics if trial.reports else {}
-    names = islice((name for name in last if is_usage(name)), MOST_PARAMETERS)
+    names = islice((name for name in last if is_usage(name)), MAX_AXES)
     columns: dict[str, list[float]] = {name: [] for name in names}
     for report in trial.reports if columns else ():
         for name, each in report.metrics.items():
@@ -259,7 +259,7 @@ def _slices(meta: str, data: Parallel, record: ExperimentRecord) -> plot.Figure:
     """Draws a grid of scatter plots that share the metric's axis; the marks of many trials are smaller and lighter."""
     axes, values, trials, winner = data.axes[:MOST_AXES], data.values, data.trials, record.best()
     best = next((i for i, trial in enumerate(trials) if winner and trial.id == winner[0].id), -1)
-    many = len(trials) > MANY
+    many = len(trials) > MAX_FULL_SIZE_MARKS
     color = [plot.GRAY if trial.status == "pruned" else plot.MAIN_COLOR for trial in trials]
     size, opacity = [4 if many else 6] * len(trials), [0.4 if many else 0.75] * len(trials)
     if best >= 0:
@@ -328,7 +328,7 @@ def draw_contour(record: ExperimentRecord, x: str, y: str, choice: str = "") -> 
         "type": "contour", "x": xs, "y": ys, "z": grid, "hoverinfo": "skip", "line": {"width": 0},
         "connectgaps": False, "zmin": low, "zmax": high, "colorbar": bar, **color,
         # With `ncontours`, Plotly works the levels out at the first drawing, and fails at the next one with equal data.
-        "contours": {"start": low, "end": high, "size": (high - low) / LEVELS},
+        "contours": {"start": low, "end": high, "size": (high - low) / NUM_CONTOURS},
     }  # fmt: skip
     ids, labels = [trial.id for trial in trials], map(plot.label_of, trials)
     dots = plot.points(

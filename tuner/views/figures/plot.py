@@ -19,8 +19,9 @@ from textwrap import wrap
 from typing import Any, NamedTuple
 
 from tuner.errors import printable
-from tuner.record.records import TrialRecord, kept, sign_of
+from tuner.record.records import TrialRecord, kept
 from tuner.record.texts import flat_parameters, formatted
+from tuner.spec.metrics import sign_of
 
 Figure = dict[str, Any]
 Point = tuple[Any, ...]  # x, y, and optionally the trial's id and the hover text
@@ -42,13 +43,13 @@ GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the l
 # `look.js` reverses the scale on a dark page, so that the best value always contrasts most with the page.
 VIRIDIS = ("#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26")
 LEGEND = {"orientation": "h", "yanchor": "bottom", "y": 1.02, "x": 0}
-MOST_SHOWN = 12  # maximum parameters in a hover box; a longer box covers the curves
+MAX_HOVER_LINES = 12  # maximum parameters in a hover box; a longer box covers the curves
 FENCE = 10  # an outlier is more than FENCE times as far from the best value as the median is
 GAIN = 3  # an axis is clipped only if it is at least GAIN times as long as the clipped axis would be
 LEAST_VALUES = 12  # with fewer values (2 if they have weights), none counts as an outlier
 NUM_TICKS = 5
 MOST_ROUNDED = 1e308  # an end beyond it could be rounded to infinity
-MOST_STEPS = 1e15  # a range this far from zero, in steps of its ticks, gets ticks at its ends only
+MAX_TICK_STEPS = 1e15  # a range this far from zero, in steps of its ticks, gets ticks at its ends only
 LEAST_DIGITS, MOST_DIGITS = 4, 17  # significant digits of a tick's text; 17 tell any two floats apart
 
 
@@ -68,9 +69,9 @@ def cut(line: str, length: int) -> str:
 
 @kept
 def label_of(trial: TrialRecord) -> str:
-    """Returns the hover text of a trial, escaped: its id, its status, and its first MOST_SHOWN parameters."""
+    """Returns the hover text of a trial, escaped: its id, its status, and its first MAX_HOVER_LINES parameters."""
     lines = [f"trial {trial.id}, {trial.status}"]
-    lines += [f"{name} {formatted(value)}" for name, value in islice(flat_parameters(trial.config), MOST_SHOWN)]
+    lines += [f"{name} {formatted(value)}" for name, value in islice(flat_parameters(trial.config), MAX_HOVER_LINES)]
     return "<br>".join(escaped(line, 80) for line in lines)
 
 
@@ -194,7 +195,7 @@ def ticks_between(low: float, high: float) -> tuple[list[float], list[str]]:
     step = next((n * power for n in (1, 2, 2.5, 5, 10) if n * power >= rough), math.nan)
     ticks = shown = [low, high]
     if math.isfinite(step) and max(-low, high) < MOST_ROUNDED:  # else the range overflows or underflows
-        steps = range(math.ceil(low / step), math.floor(high / step) + 1) if abs(low / step) < MOST_STEPS else ()
+        steps = range(math.ceil(low / step), math.floor(high / step) + 1) if abs(low / step) < MAX_TICK_STEPS else ()
         ticks = [low, *(n * step for n in steps if low + step / 2 <= n * step <= high - step / 2), high]
         places = 2 - math.floor(math.log10(step))
         shown = [round(tick, places) + 0.0 for tick in ticks]  # an end at -1.4e-05 of 0..1 is 0

@@ -12,13 +12,12 @@ from tuner.record.texts import counted
 from tuner.rules.asha import percentile
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
-from tuner.views.prediction import described
+from tuner.views.prediction import MAX_NAMED_RUNGS, described
 
-MOST_RUNGS = 12  # maximum rungs drawn; of more, an even sample is drawn (the median rule has a rung at each epoch)
-MOST_DOTS = 30  # maximum trials of a rung that are drawn one by one; more trials are summarised by a box
-MOST_CUTOFFS = 200  # maximum points of a rung's cutoff over time
+MAX_DRAWN_RUNGS = 12  # maximum rungs drawn; of more, an even sample is drawn (the median rule has a rung at each epoch)
+MAX_RUNG_DOTS = 30  # maximum trials of a rung that are drawn one by one; more trials are summarised by a box
+MAX_CUTOFF_POINTS = 200  # maximum points of a rung's cutoff over time
 MOST_CLIPPED = 5000  # maximum values that decide where the axis ends: an even sample, with the least and the greatest
-MOST_NAMED = 4  # maximum rungs in the text about the plot
 # OUTCOMES: name -> colour, offset from the rung
 OUTCOMES = {"continued": (plot.MAIN_COLOR, -0.18), "pruned": (plot.STOP_COLOR, 0.18)}
 MEANS = (
@@ -48,10 +47,10 @@ class Rung(NamedTuple):
 def rungs_of(record: ExperimentRecord) -> tuple[list[Rung], int]:
     """Collects values and cutoffs at rungs where not all trials wait, by band, bracket and rung; returns their number.
 
-    Of more than MOST_RUNGS rungs, it collects an even sample.
+    Of more than MAX_DRAWN_RUNGS rungs, it collects an even sample.
     """
     all_rungs = [rung for rung in record.stats.rungs if rung.waiting < rung.reached]
-    drawn = all_rungs[:: math.ceil(len(all_rungs) / MOST_RUNGS) or 1]
+    drawn = all_rungs[:: math.ceil(len(all_rungs) / MAX_DRAWN_RUNGS) or 1]
     reached: dict[RungKey, list[tuple[TrialRecord, AtRung]]] = {(r.band, r.bracket, r.rung): [] for r in drawn}
     is_median = record.experiment.scheduler == "median"
     for trial, at_rungs in zip(record.trials, record.stats.at_rungs, strict=True):
@@ -83,7 +82,7 @@ def _rung(summary: RungSummary, reached: list[tuple[TrialRecord, AtRung]]) -> Ru
     known = ((at.time, finite(at.cutoff)) for _, at in done)
     cutoffs = [(time, cutoff) for time, cutoff in known if time is not None and cutoff is not None]
     # An even sample, with the first and the last by time; sorting all of 10,000 cutoffs would take 40 ms.
-    every = math.ceil(len(cutoffs) / MOST_CUTOFFS) or 1
+    every = math.ceil(len(cutoffs) / MAX_CUTOFF_POINTS) or 1
     thinned = sorted({*cutoffs[::every], min(cutoffs), max(cutoffs)}) if cutoffs else []
     return Rung(summary, trials, thinned)
 
@@ -117,7 +116,7 @@ def draw_rung_values(record: ExperimentRecord) -> plot.Figure | None:
     ticks = {"tickvals": list(range(len(names))), "ticktext": names, "range": [-0.6, len(names) - 0.4]}
     return plot.figure(
         [*traces, cutoffs, *over_time],
-        f"{sample}{_described(rungs, goal.metric)} {means}{described(record, MOST_NAMED)}".strip(),
+        f"{sample}{_described(rungs, goal.metric)} {means}{described(record)}".strip(),
         scales={"xaxis": "names"},
         clip=(f"running mean of {goal.metric}" if means else goal.metric, within),
         xaxis=plot.titled(f"rung ({kinds})" if kinds else "rung", domain=[0, 0.46], **ticks),
@@ -137,7 +136,7 @@ def _dots(rungs: list[Rung], name: str) -> plot.Figure:
     dots = [
         (round(i + offset + 0.24 * ((n * 0.618034) % 1 - 0.5), 3), value, trial.id, plot.label_of(trial))
         for i, rung in enumerate(rungs)
-        if len(rung.trials[name]) <= MOST_DOTS
+        if len(rung.trials[name]) <= MAX_RUNG_DOTS
         for n, (value, trial) in enumerate(rung.trials[name])
     ]
     return plot.points(
@@ -148,13 +147,13 @@ def _dots(rungs: list[Rung], name: str) -> plot.Figure:
 
 def _boxes(rungs: list[Rung], name: str) -> plot.Figure:
     color, offset = OUTCOMES[name]
-    places = [(i, rung.trials[name]) for i, rung in enumerate(rungs) if len(rung.trials[name]) > MOST_DOTS]
+    places = [(i, rung.trials[name]) for i, rung in enumerate(rungs) if len(rung.trials[name]) > MAX_RUNG_DOTS]
     ordered = [sorted(value for value, _ in some) for _, some in places]
     at = {key: [percentile(each, percent) for each in ordered] for key, percent in QUANTILES.items()}
     return {
         "type": "box", "name": name, "meta": f"{name} box", "x": [i + offset for i, _ in places], **at,
         "width": 0.32, "marker": {"color": color}, "line": {"width": 1.5}, "legendgroup": name,
-        "showlegend": not any(0 < len(rung.trials[name]) <= MOST_DOTS for rung in rungs),
+        "showlegend": not any(0 < len(rung.trials[name]) <= MAX_RUNG_DOTS for rung in rungs),
         "hoverinfo": "y",
     }  # fmt: skip
 
@@ -170,12 +169,12 @@ def _over_time(rung: Rung, name: str, color: str, start: float, per: float) -> p
 
 def _described(rungs: list[Rung], metric: str) -> str:
     lines = []
-    for rung in rungs[:MOST_NAMED]:
+    for rung in rungs[:MAX_NAMED_RUNGS]:
         at, (band, bracket) = rung.summary, rung.bracket
         of = f" of bracket {bracket}{f' in band {band}' if band else ''}" if band or bracket else ""
         waiting = f", {counted(at.waiting, 'trial')} waiting" if at.waiting else ""
         cutoff = "" if at.cutoff_then is None else f", last cutoff used {at.cutoff_then:.4g}"
         lines.append(f"Rung {at.rung:g}{of}: {at.stopped} of {at.reached} trials pruned{waiting}{cutoff}.")
-    more = len(rungs) - MOST_NAMED
+    more = len(rungs) - MAX_NAMED_RUNGS
     lines += [f"{counted(more, 'more rung')}."] if more > 0 else []
     return f"Values of {plot.tick(metric, 40)} at each rung. {' '.join(lines)}"

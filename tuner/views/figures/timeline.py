@@ -12,7 +12,7 @@ from tuner.views.figures import plot
 
 MOST_SPANS = 1000  # maximum runs in the plot, the latest ones; with more, the bar of a run is thinner than a pixel
 MOST_LANES = 60  # maximum rows of a lineage: the winner's path, then trials that copied or were copied, then others
-MOST_DOTS = 10_000  # maximum reports in all rows together
+MAX_REPORT_DOTS = 10_000  # maximum reports in all rows together
 
 
 class Span(NamedTuple):
@@ -131,7 +131,7 @@ def draw_lineage(record: ExperimentRecord) -> plot.Figure | None:
         for report in sorted((*trial.repeated, *trial.reports), key=lambda report: report.order)
         if (value := finite(report.metrics.get(metric))) is not None
     ]
-    reports = reports[:: -(-len(reports) // MOST_DOTS) or 1]
+    reports = reports[:: -(-len(reports) // MAX_REPORT_DOTS) or 1]
     row = {trial.id: i for i, trial in enumerate(shown)}
     unit, per = unit_of(max(report.time for _, report, _ in reports) - start)
 

@@ -20,7 +20,7 @@ ABOUT = (
     "`best` is the value in the trial's best report"
 )
 MISSING = 10  # the default epoch is the last epoch that all but 1 in MISSING trials have reached
-MOST_EPOCHS = 12  # maximum number of rungs' epochs that are offered
+MAX_OFFERED_EPOCHS = 12  # maximum number of rungs' epochs that are offered
 MOST_METRICS, MOST_NAME = 100, 200  # maximum number of metrics that are offered, and of a name's characters
 
 
@@ -59,7 +59,7 @@ def mode_of(record: ExperimentRecord, metric: str) -> str:
 def offered(record: ExperimentRecord) -> list[str]:
     """Returns the choices: `best`, `last`, and, as text, epochs of rungs and the epoch of `shared_epoch`."""
     rungs = sorted({math.ceil(rung.rung) for rung in record.stats.rungs})
-    epochs = {*rungs[:: math.ceil(len(rungs) / MOST_EPOCHS) or 1], shared_epoch(record)}
+    epochs = {*rungs[:: math.ceil(len(rungs) / MAX_OFFERED_EPOCHS) or 1], shared_epoch(record)}
     return [BEST, LAST, *(str(epoch) for epoch in sorted(epochs) if epoch)]
 
 
