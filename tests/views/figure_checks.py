@@ -276,7 +276,7 @@ def check_report(truth, text, rungs, decisions, experiment):
     columns = {
         "rung": "rung", "bracket": "bracket", "band": "band", "reached": "reached", "continued": "continued",
         "pruned": "stopped", "paused": "waiting", "best value": "best", "last cutoff used": "cutoff_then",
-        "cutoff with all results": "cutoff_now", "pruned that would survive today": "would_survive",
+        "cutoff with all results": "cutoff_now", "would survive today": "would_survive",
     }  # fmt: skip
     check_table(sections.tables.get("Rungs", []), rungs, columns)
     columns = {name: name for name in ("trial", "outcome", "epoch", "rung", "value", "cutoff", "margin")}
@@ -286,10 +286,10 @@ def check_report(truth, text, rungs, decisions, experiment):
         best, last = trial.best(truth.sign), trial.values.get(trial.last)
         rows.append({
             "trial": name, "status": trial.status, "best": trial.values.get(best), "best_epoch": best, "last": last,
-            "epochs": trial.last, "seconds": round(trial.seconds, 3),
+            "epochs": trial.last,
         })  # fmt: skip
     columns = {"trial": "trial", "status": "status", "best_loss": "best", "best epoch": "best_epoch",
-               "last_loss": "last", "epochs": "epochs", "duration (s)": "seconds"}  # fmt: skip
+               "last_loss": "last", "epochs": "epochs"}  # fmt: skip
     check_table(sections.tables["Trials"], rows, columns)
 
 

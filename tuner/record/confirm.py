@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tuner.core.events import ENDED
+from tuner.record.columns import column
 from tuner.record.records import TrialRecord, sign_of
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
@@ -129,18 +130,18 @@ class ConfirmedSetting:
             None without a mean, or if no seed changes any value.
     """
 
-    trial: str
-    config: dict[str, Any]
-    single: float
-    epochs: int
-    trials: tuple[str, ...]
-    seeds: tuple[int, ...]
-    values: tuple[float | None, ...]
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    best_probability: float | None = None
-    luck: float | None = None
+    trial: str = column("", "the search's trial with this setting", "trial")
+    trials: tuple[str, ...] = column(shown="")
+    seeds: tuple[int, ...] = column(shown="")
+    mean: float | None = column("", "over the other seeds")
+    low: float | None = column("95 % from")
+    high: float | None = column("95 % to")
+    best_probability: float | None = column("probability of the best mean")
+    single: float = column("value in the search")
+    luck: float | None = column("", "how much better the value in the search is than the mean")
+    values: tuple[float | None, ...] = column("", "", "list", "page")
+    epochs: int = column(shown="report")
+    config: dict[str, Any] = column("parameters", "", "parameters")
 
 
 class Repeated(NamedTuple):
@@ -208,10 +209,10 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
         single = original.best_value(aim)
         settings.append(
             ConfirmedSetting(
-                original.id, original.config, single, original.last_epoch, tuple(trial.id for trial in repeats),
-                tuple(trial.seed for trial in repeats), own, mean,
-                *(next(found)[1:] if finite_ones and own in whole else (None, None, None)),
-                luck=goal.sign * (mean - single) if has_noise and mean is not None else None,
+                original.id, tuple(trial.id for trial in repeats), tuple(trial.seed for trial in repeats), mean,
+                *(next(found)[1:] if finite_ones and own in whole else (None, None, None)), single,
+                goal.sign * (mean - single) if has_noise and mean is not None else None,
+                own, original.last_epoch, original.config,
             )
         )  # fmt: skip
     settings.sort(key=lambda each: (each.mean is None, None in each.values, goal.sign * (each.mean or 0)))

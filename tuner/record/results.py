@@ -161,6 +161,7 @@ class ExperimentRecord:
         lasts = [(t, t.decisions[-1]) for t in self.trials if t.status == "paused" and t.decisions and is_over]
         return [*self.stats.stopped, *(t for t, last in lasts if last.action == "pause" and not last.budget)]
 
+    @kept
     def epochs_saved(self) -> dict[str, int]:
         """Estimates how many epochs pruning saved: for each trial of `cut_short`, those up to `whole_length`."""
         (length, *_), goals = self.whole_length(), (self.experiment.compared, self.experiment.wanted)

@@ -17,8 +17,10 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
+from tuner.record.columns import Column, table_columns
 from tuner.record.confirm import ConfirmedSetting
 from tuner.record.reading import NotYet
+from tuner.record.trial_row import TrialRow
 from tuner.serve.access.guard import HEADERS, Guard, Keys, add_signin, is_loopback
 from tuner.serve.actions import add_actions
 from tuner.serve.analysis import add_analyses
@@ -90,7 +92,7 @@ class Trials:
     """The requested trials, out of `total`; `left_out` counts requested trials that did not fit into the response."""
 
     total: int
-    trials: list[tables.TrialRow] = field(default_factory=list)
+    trials: list[TrialRow] = field(default_factory=list)
     left_out: int = 0
 
 
@@ -139,7 +141,7 @@ class Changes:
     the smallest first; else they are in the order of the trials. `rungs` has the rungs that trials reached, and
     `num_trials` and `num_decisions` count all rows. `parameters` names the axes of the parallel coordinates. Figures
     can compare trials by any of `value_choices` of any of `metrics`; default: `value_default` of the first metric.
-    `left_out` counts rows that did not fit.
+    `left_out` counts rows that did not fit. `columns` describes the tables of the page, in each first answer.
     """
 
     summary: Summary
@@ -155,10 +157,18 @@ class Changes:
     best_metrics: dict[str, Any]
     front: list[tables.FrontRow] = field(default_factory=list)
     confirmed: list[ConfirmedSetting] = field(default_factory=list)
-    trials: list[tables.TrialRow] = field(default_factory=list)
+    trials: list[TrialRow] = field(default_factory=list)
     decisions: list[tables.DecisionRow] = field(default_factory=list)
     left_out: int = 0
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    columns: dict[str, tuple[Column, ...]] = field(default_factory=dict)
+
+
+TABLES = {
+    "trials": TrialRow, "rungs": tables.RungRow, "decisions": tables.DecisionRow, "front": tables.FrontRow,
+    "confirmed": ConfirmedSetting, "costs": CostRow,
+}  # fmt: skip
+COLUMNS = {name: table_columns(row, "page") for name, row in TABLES.items()}
 
 
 def create_app(
@@ -285,6 +295,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
             metrics=value_choices.metrics_of(record),
             best_metrics=tables.best_metrics(record),
             left_out=max(0, len(rungs) - MOST_ROWS),
+            columns={} if since else COLUMNS,
         )
         changed = tables.changed_since(record, since)[:limit]
         return answer(

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.record.columns import column
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import flat, formatted
+from tuner.record.trial_row import ON_WORKERS
 
 MOST_VALUES = 8  # with more values, numbers are put into quarters of the trials, and texts get no rows
 QUARTERS = 4
@@ -24,16 +26,16 @@ class CostRow:
     leaves out trials without epochs. `share` is the percentage of all trials' time.
     """
 
-    parameter: str
-    value: str
-    trials: int
-    epochs: int
-    seconds: float
-    epoch_s: float | None
-    cpu_hours: float
-    gpu_hours: float
-    saved: int
-    share: float
+    parameter: str = column("", "", "")
+    value: str = column("", "a value, or the range of a quarter of the trials", "")
+    trials: int = column()
+    epochs: int = column()
+    seconds: float = column("duration", ON_WORKERS, "duration")
+    epoch_s: float | None = column("seconds an epoch")
+    cpu_hours: float = column("CPU-hours")
+    gpu_hours: float = column("GPU-hours")
+    saved: int = column("epochs saved", "by pruning, an estimate")
+    share: float = column("share of the time, %")
 
 
 def cost_rows(record: ExperimentRecord) -> list[CostRow]:

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple, get_args
 
 from tuner.core.events import ENDED, RETURNED, TRAINED
 from tuner.errors import RequestError
+from tuner.record.columns import column
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
@@ -177,16 +178,17 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
     return notes
 
 
-class AlternativeRow(NamedTuple):
+@dataclass(frozen=True)
+class AlternativeRow:
     """A row of report.html: how many trials some rules stop, how many epochs all trials then train, and the % saved."""
 
-    scheduler: str
-    grace_period: int | None
-    reduction_factor: float | None
-    stopped: Range
-    epochs: Range
-    saved: str
-    best_trial: str  # kept, lost or unknown
+    scheduler: str = column(look="")
+    grace_period: int | None = column()
+    reduction_factor: float | None = column()
+    stopped: Range = column("pruned")
+    epochs: Range = column()
+    saved: str = column("epochs saved")
+    best_trial: str = column("", "kept, lost or unknown", "")
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:

@@ -104,7 +104,7 @@ def test_the_table_fits_the_terminal_and_has_first_what_matters(monkeypatch, cap
     assert max(map(len, lines)) <= width
     header = [name.strip() for name in lines[1].strip("|").split("|")]
     params = ["lr", "optimizer/name", "optimizer/momentum"]
-    columns = ["trial", "status", "epoch", "best_loss", "last_loss", *params, "last_accuracy"]
+    columns = ["trial", "status", "best_loss", "last_loss", "epochs", *params, "last_accuracy"]
     assert header == columns[: {40: 3, 60: 5, 80: 6, 160: 9}[width]]
     note = " ".join("".join(f" {line.strip()}" for line in lines).partition("not shown: ")[2].split())
     left_out = ", ".join(columns[len(header) :])

@@ -7,7 +7,7 @@ import { near, shown } from "./experiment.js";
 import { fill } from "./grid.js";
 import { drawInto } from "./look.js";
 import { get } from "./service.js";
-import { AUDITED, COSTS, DECISIONS, FATES } from "./tables.js";
+import { AUDITED, FATES, columnsOf } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").FigureAnswer} FigureAnswer */
@@ -177,7 +177,7 @@ function costs() {
   const draw = ({ rows }) => {
     set(at("costs-status"), rows.length ? "Sums of all trials that have the value, in time on workers." : "No parameter differs between trials, or each trial has a value of its own.");
     at("costs").hidden = false;
-    fill(at("costs"), COSTS, rows);
+    fill(at("costs"), columnsOf(shown.now?.loaded?.columns.costs ?? []), rows);
   };
   ask("costs", "costs", draw);
 }
@@ -211,7 +211,7 @@ export async function showTrial(id) {
   at("trial-logs").replaceChildren(...logs.map((log) => el("details", { open: true }, el("summary", {}, `${log.name}, ${bytes(log.size_bytes)}`),
     el("pre", { tabIndex: 0 }, log.tail))));
   if (!DIALOG.open) DIALOG.showModal();
-  fill(at("trial-decisions"), DECISIONS.slice(1), decisions);
+  fill(at("trial-decisions"), columnsOf(experiment.loaded?.columns.decisions.slice(1) ?? []), decisions);
   at("trial-figure").hidden = !figure.data.length;
   if (figure.data.length) drawInto(at("trial-figure"), figure, id);
 }

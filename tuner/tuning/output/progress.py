@@ -24,7 +24,9 @@ from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say, write
 from tuner.errors.output import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
+from tuner.record.columns import table_columns
 from tuner.record.texts import duration, flat, formatted
+from tuner.record.trial_row import TrialRow
 from tuner.spec import parameters
 from tuner.spec.constraints import BREAKS
 from tuner.spec.experiment import Experiment, Table
@@ -36,6 +38,7 @@ logger = logging.getLogger(__name__)
 SHOWN_ROWS, OTHER_LINES = 20, 10  # maximum rows while the search runs; lines of a terminal that the table leaves free
 MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
 MOST_CELL = 20  # maximum characters of a cell; a longer text is cut
+COLUMNS = table_columns(TrialRow, "terminal")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*(e[-+]\d+)?|nan|inf)")
 STATUS = re.compile(r"(?<=\| )(completed|running|failed|pruned|diverged)(?= +\|)")
 COLOURS = {"completed": GREEN, "running": CYAN, "failed": RED, "pruned": FAINT, "diverged": RED}
@@ -81,8 +84,8 @@ class ProgressTable(CLIReporter):
         self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
         self._params = list(parameters.describe(params))
         self._others = [name for name in table_metrics(experiment) if name != experiment.wanted.metric]
-        values = [f"best_{experiment.wanted.metric}", f"last_{experiment.wanted.metric}"]
-        shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
+        heads = [each.head.replace("{metric}", experiment.wanted.metric) for each in COLUMNS]
+        shown = [*heads, *self._params, *(f"last_{name}" for name in self._others)]
         self._header = list(map(cell, shown))
         self._said: dict[str, str] = {}  # likeness of a printed error -> the first trial with it
         tracker.on_retry = lambda trial_id: self._print_above(retry_line(trial_id, tracker))
@@ -143,9 +146,10 @@ class ProgressTable(CLIReporter):
         params, known = flat(trial.config), self._tracker.state.trials.get(trial.trial_id)
         best, last = (known.best, known.value) if known else (None, None)
         report = {self._experiment.compared.metric: last, **(trial.last_result or {})}  # its last report may lack this
-        values = [report.get("training_iteration"), best, report.get(self._experiment.wanted.metric)]
-        values += [*map(params.get, self._params), *map(report.get, self._others)]
-        return list(map(cell, [trial.trial_id, *self._statuses([trial]), *values]))
+        row = {"trial": trial.trial_id, "status": next(self._statuses([trial])), "best": best}
+        row |= {"last": report.get(self._experiment.wanted.metric), "epochs": report.get("training_iteration")}
+        values = [row[each.name] for each in COLUMNS]
+        return list(map(cell, [*values, *map(params.get, self._params), *map(report.get, self._others)]))
 
     def _statuses(self, trials: Sequence[Trial]) -> Iterator[str]:
         """Yields the status of each trial in tuner's words, such as pruned instead of Ray's TERMINATED."""

@@ -1,0 +1,61 @@
+"""Declares the columns of the tables: a field of a row's class is a column of trials.csv, terminal, report and page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, Literal
+
+ALL = "csv terminal report page"  # the places that show tables
+Look = Literal["", "number", "duration", "text", "status", "trial", "parameters", "metrics", "list"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a table shows of one field of its rows.
+
+    Attributes:
+        name: the field, which is also the name in trials.csv.
+        head, about: heading and tooltip; `{metric}` in a heading stands for the searched metric.
+        look: how values are shown. A duration is in seconds, a trial is a link, and the page and trials.csv expand
+            a trial's parameters and metrics to a column for each name.
+        rare: whether the page hides the column until the user wants it.
+        spare: whether the page hides the column while all its cells are empty.
+    """
+
+    name: str
+    head: str
+    about: str = ""
+    look: Look = ""
+    rare: bool = False
+    spare: bool = False
+
+
+def column(
+    head: str = "",
+    about: str = "",
+    look: Look = "number",
+    shown: str = "report page",
+    *,
+    value: Callable[..., Any] | None = None,
+    rare: bool = False,
+    spare: bool = False,
+) -> Any:
+    """Declares a field of a row as a column.
+
+    Args:
+        head: the heading; empty = the field's name with spaces.
+        shown: the places of ALL that show the column; empty = a field of the API alone.
+        value: computes the field of a `TrialRow` from the record and the trial; None = the trial's field of this name.
+    """
+    own = {"column": (about, look, rare, spare), "head": head, "shown": shown.split(), "value": value}
+    return field(metadata=own)
+
+
+@cache
+def table_columns(row: type, place: str) -> tuple[Column, ...]:
+    """Returns the columns of a class of rows that a place shows, in their order."""
+    shown = [each for each in fields(row) if place in each.metadata.get("shown", ())]
+    heads = [each.metadata["head"] or each.name.replace("_", " ") for each in shown]
+    return tuple(Column(each.name, head, *each.metadata["column"]) for each, head in zip(shown, heads, strict=True))

@@ -1,0 +1,106 @@
+"""TrialRow: the table of trials, one field a column. A new column is a new field here and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, Literal
+
+from tuner.record.columns import ALL, column
+from tuner.record.records import TrialRecord, kept
+from tuner.record.results import ExperimentRecord
+from tuner.spec.metrics import is_number
+
+Number = float | Literal["nan", "inf", "-inf"]
+
+
+@kept
+def numbers_of(trial: TrialRecord) -> tuple[str, ...]:
+    """Returns the metrics that a trial has reported as numbers."""
+    names: dict[str, None] = {}
+    for report in trial.reports:
+        if not report.metrics.keys() <= names.keys():  # most reports have the same metrics
+            names |= dict.fromkeys(name for name, value in report.metrics.items() if is_number(value))
+    return tuple(names)
+
+
+def _number(value: Any) -> Any:
+    return value if is_number(value) else None
+
+
+def _best(record: ExperimentRecord, trial: TrialRecord, name: str = "") -> Any:
+    best = trial.best(record.experiment.aim)
+    return _number(best.metrics.get(name or record.experiment.wanted.metric)) if best else None
+
+
+def _best_epoch(record: ExperimentRecord, trial: TrialRecord) -> int | None:
+    best = trial.best(record.experiment.aim)
+    return best.epoch if best else None
+
+
+def _last(record: ExperimentRecord, trial: TrialRecord) -> Any:
+    return _number(trial.last(record.experiment.wanted.metric))
+
+
+def _metrics(record: ExperimentRecord, trial: TrialRecord) -> dict[str, list[Any]]:
+    names = (name for name in numbers_of(trial) if name != record.experiment.wanted.metric)
+    return {name: [_best(record, trial, name), _number(trial.last(name))] for name in names}
+
+
+def _rung(_: ExperimentRecord, trial: TrialRecord) -> float | None:
+    return next((decision.rung for decision in reversed(trial.decisions) if decision.action == "stop"), None)
+
+
+def _saved(record: ExperimentRecord, trial: TrialRecord) -> int:
+    return record.epochs_saved().get(trial.id, 0)
+
+
+def _error(_: ExperimentRecord, trial: TrialRecord) -> str | None:
+    return trial.errors[-1] if trial.errors else None
+
+
+ON_WORKERS = "on workers, of all attempts; in seconds for a filter and in a saved file"
+
+
+@dataclass(frozen=True)
+class TrialRow:
+    """One trial. `best` and `last` are values of the search's metric; `status` is one of `search_stats.STATUSES`.
+
+    `reason` says why the trial ended, or what it waits for while it is paused. `seconds` is its time on workers,
+    `cpu_hours` and `gpu_hours` are its CPUs and GPUs times that time. `rung` is the rung, in epochs, at which a rule
+    stopped it; None if no rule did. `attempts` counts its starts, without the returns of a paused trial; `seconds` are
+    those of all attempts. `metrics` maps each other metric to its values in the best report and at last.
+    """
+
+    trial: str = column("", "", "trial", ALL, value=lambda _, trial: trial.id)
+    status: str = column("", "", "status", ALL)
+    best: Number | None = column("best_{metric}", shown="terminal report page", value=_best)
+    best_epoch: int | None = column(shown="csv report page", value=_best_epoch)
+    last: Number | None = column("last_{metric}", shown="terminal report page", value=_last)
+    metrics: dict[str, list[Number | None]] = column("", "", "metrics", "page", value=_metrics)
+    epochs: int = column(shown=ALL, value=lambda _, trial: trial.last_epoch)
+    seconds: float = column("duration", ON_WORKERS, "duration", "csv report page")
+    cpu_hours: float = column("CPU-hours", shown="csv report page", rare=True)
+    gpu_hours: float = column("GPU-hours", shown="csv report page", rare=True)
+    epochs_saved_estimate: int = column("epochs saved", "by pruning", shown="csv page", rare=True, value=_saved)
+    attempts: int = column("", "1, and one more after each failure", shown="page", rare=True)
+    rung: float | None = column("", "the rung at which the trial was pruned", shown="csv page", value=_rung)
+    config: dict[str, Any] = column("parameters", "", "parameters")
+    reason: str = column("", "", "text", "csv report page")
+    error: str | None = column("", "the last error, of any attempt", "text", "csv page", rare=True, value=_error)
+    errors: list[str] = column(shown="", value=lambda _, trial: list(trial.errors))
+    resources: dict[str, Any] = column(shown="")
+    node: str = column(shown="")
+
+
+def _value_of(name: str, value: Callable[..., Any] | None) -> Callable[..., Any]:
+    of_trial = attrgetter(name)
+    return value or (lambda _, trial: of_trial(trial))
+
+
+VALUES = {each.name: _value_of(each.name, each.metadata["value"]) for each in fields(TrialRow)}
+
+
+def trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
+    return TrialRow(**{name: value(record, trial) for name, value in VALUES.items()})
