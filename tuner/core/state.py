@@ -30,6 +30,7 @@ class TrialState(Pace):
         status: suggested, running, paused, completed, pruned, failed or interrupted.
         reason: why it ended.
         epoch, furthest: its last and its highest epoch.
+        length: how many epochs it trained: `furthest` without the reports that had the searched metric alone.
         value: the last value of what the scheduler compares; None if it is not finite.
         compared: the best of these values in reports that violate no constraint, as a loss.
         best: the best value of the searched metric; None without a finite one.
@@ -47,6 +48,7 @@ class TrialState(Pace):
     reason: str = ""
     epoch: int = 0
     furthest: int = 0
+    length: int = 0
     value: float | None = None
     compared: float = math.inf
     best: float | None = None
@@ -155,9 +157,11 @@ class State:
     def _report(self, trial_id: str, trial: TrialState, event: Event) -> None:
         metrics: dict[str, Any] = event["metrics"]
         self.num_epochs += 1
-        trial.epoch, trial.furthest = event["epoch"], max(trial.furthest, event["epoch"])
+        is_alone = keeps_last(self._compared, self._wanted, metrics)
+        trial.epoch, more = event["epoch"], max(0, event["epoch"] - trial.furthest)
+        trial.furthest, trial.length = trial.furthest + more, trial.length + more - (is_alone and more > 0)
         wanted, compared = finite(self._wanted.value(metrics)), finite(self._compared.value(metrics))
-        if not keeps_last(self._compared, self._wanted, metrics):
+        if not is_alone:
             trial.value = compared
         if self._aim.several:
             point = self._aim.point(metrics)

@@ -212,7 +212,7 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
                 original.id, tuple(trial.id for trial in repeats), tuple(trial.seed for trial in repeats), mean,
                 *(next(found)[1:] if finite_ones and own in whole else (None, None, None)), single,
                 goal.sign * (mean - single) if has_noise and mean is not None else None,
-                own, original.last_epoch, original.config,
+                own, original.length(experiment.compared, goal), original.config,
             )
         )  # fmt: skip
     settings.sort(key=lambda each: (each.mean is None, None in each.values, goal.sign * (each.mean or 0)))

@@ -126,6 +126,8 @@ class TrialRecord:
 
     def length(self, compared: Goal, wanted: Goal) -> int:
         """Returns how many epochs the trial trained: its last epoch without the reports of the wanted metric alone."""
+        if compared == wanted:
+            return self.last_epoch
         return self.last_epoch - sum(keeps_last(compared, wanted, report.metrics) for report in self.reports)
 
     def last(self, metric: str) -> Any:

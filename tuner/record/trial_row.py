@@ -79,7 +79,7 @@ class TrialRow:
     best_epoch: int | None = column(shown="csv report page", value=_best_epoch)
     last: Number | None = column("last_{metric}", shown="terminal report page", value=_last)
     metrics: dict[str, list[Number | None]] = column("", "", "metrics", "page", value=_metrics)
-    epochs: int = column(shown=ALL, value=lambda _, trial: trial.last_epoch)
+    epochs: int = column(shown=ALL, value=ExperimentRecord.epochs_of)
     seconds: float = column("duration", ON_WORKERS, "duration", "csv report page")
     cpu_hours: float = column("CPU-hours", shown="csv report page", rare=True)
     gpu_hours: float = column("GPU-hours", shown="csv report page", rare=True)

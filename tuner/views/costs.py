@@ -46,7 +46,7 @@ def cost_rows(record: ExperimentRecord) -> list[CostRow]:
     for name in dict.fromkeys(name for config in configs.values() for name in config):
         with_it = [trial for trial in record.trials if name in configs[trial.id]]
         for label, trials in grouped(with_it, [configs[trial.id][name] for trial in with_it]):
-            seconds, epochs = sum(trial.seconds for trial in trials), sum(trial.last_epoch for trial in trials)
+            seconds, epochs = sum(trial.seconds for trial in trials), sum(map(record.epochs_of, trials))
             trained_s = sum(trial.seconds for trial in trials if trial.last_epoch)
             cpu, gpu = sum(trial.cpu_hours for trial in trials), sum(trial.gpu_hours for trial in trials)
             left = sum(saved.get(trial.id, 0) for trial in trials)

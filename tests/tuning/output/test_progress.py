@@ -133,7 +133,10 @@ def test_a_last_report_of_the_searched_metric_alone_leaves_the_compared_one_in_t
         heard(tracker, {"event": "report", "trial": "00000", "epoch": epoch, "metrics": metrics})
     ended.last_result = {"training_iteration": 2, "accuracy": 0.5}
     shown = progress.ProgressTable(experiment, lambda: 1, tracker, SearchStopper(), lambda *_: "", {})
-    assert dict(zip(shown._header, shown._cells(ended), strict=True))["last_loss"] == "0.25"
+    cells = dict(zip(shown._header, shown._cells(ended), strict=True))
+    assert (cells["last_loss"], cells["epochs"]) == ("0.25", "1")  # it ends no epoch
+    heard(tracker, {"event": "report", "trial": "00000", "epoch": 2, "metrics": {"accuracy": 0.5}})  # after a restart
+    assert tracker.state.trials["00000"].length == 1
 
 
 def test_a_pipe_gets_a_line_for_each_trial_that_ends():

@@ -147,7 +147,7 @@ class ProgressTable(CLIReporter):
         best, last = (known.best, known.value) if known else (None, None)
         report = {self._experiment.compared.metric: last, **(trial.last_result or {})}  # its last report may lack this
         row = {"trial": trial.trial_id, "status": next(self._statuses([trial])), "best": best}
-        row |= {"last": report.get(self._experiment.wanted.metric), "epochs": report.get("training_iteration")}
+        row |= {"last": report.get(self._experiment.wanted.metric), "epochs": known and known.length}
         values = [row[each.name] for each in COLUMNS]
         return list(map(cell, [*values, *map(params.get, self._params), *map(report.get, self._others)]))
 
@@ -278,8 +278,8 @@ def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: f
         begun += paused
     if not settled or not tracker.num_reports:
         return None
-    usual = sum(trial.furthest for trial in settled) / len(settled)
-    trained = sum(min(usual, trial.furthest) for trial in begun)
+    usual = sum(trial.length for trial in settled) / len(settled)
+    trained = sum(min(usual, trial.length) for trial in begun)
     pace_s = (now - (tracker.started or tracker.began)) / tracker.num_reports
     return max(0.0, usual * num_open - trained) * pace_s
 
@@ -289,17 +289,17 @@ def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> s
     trial = tracker.state.trials[trial_id]
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"
-        return f"trial {trial_id} failed in epoch {trial.furthest + (not trial.stopped)}: {why}"
+        return f"trial {trial_id} failed in epoch {trial.length + (not trial.stopped)}: {why}"
     if trial.shown_status == "diverged":
-        return f"trial {trial_id} diverged after epoch {trial.furthest}: {trial.reason.partition(' at epoch ')[0]}"
+        return f"trial {trial_id} diverged after epoch {trial.length}: {trial.reason.partition(' at epoch ')[0]}"
     value = "" if trial.value is None else f", {metric} {formatted(trial.value)}"
     if trial.reason.startswith(BREAKS):
         value = f": {trial.reason.partition(': ')[2]}"
-    return f"trial {trial_id} {trial.status} after epoch {trial.furthest}{value}"
+    return f"trial {trial_id} {trial.status} after epoch {trial.length}{value}"
 
 
 def retry_line(trial_id: str, tracker: Tracker) -> str:
     trial = tracker.state.trials[trial_id]
     after = trial.failure.get("from_epoch", 0)
     again = f"continues it after epoch {after}" if after else "starts it again, as it saved no checkpoint"
-    return f"trial {trial_id} failed in epoch {trial.furthest + 1}: {trial.failure['error']}; another worker {again}"
+    return f"trial {trial_id} failed in epoch {trial.length + 1}: {trial.failure['error']}; another worker {again}"
