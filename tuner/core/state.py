@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
-from tuner.core.events import BEGINNINGS, RETURNED, STOOD_STILL, Event
+from tuner.core.events import BEGINNINGS, RETURNED, STOOD_STILL, Event, shown_status
 from tuner.core.timing import Pace, Sessions
 from tuner.rules.own_length import at_length
 from tuner.spec.constraints import Point
@@ -63,8 +63,7 @@ class TrialState(Pace):
 
     @property
     def shown_status(self) -> str:
-        """The status as users see it: `diverged` if the trial was stopped because its last value was not finite."""
-        return "diverged" if self.status == "pruned" and self.epoch and self.value is None else self.status
+        return shown_status(self.status, self.reason)
 
 
 class State:

@@ -9,9 +9,9 @@ from functools import wraps
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from tuner.core.events import BEGINNINGS, STOOD_STILL, Event
+from tuner.core.events import BEGINNINGS, STOOD_STILL, Event, shown_status
 from tuner.core.timing import Pace, Sessions
-from tuner.spec.constraints import BREAKS, Aim
+from tuner.spec.constraints import Aim
 from tuner.spec.metrics import Goal, keeps_last
 from tuner.spec.metrics import finite as finite
 
@@ -150,9 +150,8 @@ class TrialRecord:
         return self.status == "pruned" and last is not None and last.action == "stop" and last.rung is not None
 
     @property
-    def has_diverged(self) -> bool:
-        """Whether the trial was pruned because its compared metric was not finite."""
-        return self.status == "pruned" and not (self.is_stopped or self.reason.startswith(BREAKS))
+    def shown_status(self) -> str:
+        return shown_status(self.status, self.reason)
 
     @kept
     def best(self, aim: Aim) -> Report | None:

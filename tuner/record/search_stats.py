@@ -15,6 +15,7 @@ from itertools import chain, compress, zip_longest
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
+from tuner.core.events import STATUSES
 from tuner.record.records import Report, TrialRecord, finite
 from tuner.rules.order import best_first, pareto
 from tuner.spec.constraints import Aim, Point
@@ -23,7 +24,6 @@ from tuner.spec.experiment import Experiment, milestones
 Value = TypeVar("Value")
 Item = TypeVar("Item", bound=Any)
 Answer = tuple[TrialRecord, Report]
-STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
 MOST_FRONTS = 20  # after this many fronts of which a checkpoint is gone, all checkpoints are looked up
 MANY = 100  # with more changed items than this, sorting the list anew is faster than inserting each item
 
@@ -114,12 +114,13 @@ class SearchStats:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        numbers = Counter(self.by_trial(getattr, "status"))
+        numbers = Counter(self.by_trial(getattr, "shown_status"))
         return {status: numbers[status] for status in STATUSES}
 
     @property
     def _lengths(self) -> list[int]:
-        return self.by_trial(TrialRecord.length, self._compared, self._aim.goals[0])
+        lengths: list[int] = self.by_trial(TrialRecord.length, self._compared, self._aim.goals[0])
+        return lengths
 
     @cached_property
     def epochs(self) -> int:
@@ -134,7 +135,8 @@ class SearchStats:
     @property
     def repeated(self) -> int:
         """How many times an epoch was trained again, after a restart or because a trial copied an earlier state."""
-        return max(0, self.num_reports - sum(self.by_trial(getattr, "last_epoch")))
+        once: int = sum(self.by_trial(getattr, "last_epoch"))
+        return max(0, self.num_reports - once)
 
     @cached_property
     def epoch_seconds(self) -> float | None:

@@ -65,7 +65,7 @@ ON_WORKERS = "on workers, of all attempts; in seconds for a filter and in a save
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial. `best` and `last` are values of the search's metric; `status` is one of `search_stats.STATUSES`.
+    """One trial. `best` and `last` are values of the search's metric; `status` is one of `core.events.STATUSES`.
 
     `reason` says why the trial ended, or what it waits for while it is paused. `seconds` is its time on workers,
     `cpu_hours` and `gpu_hours` are its CPUs and GPUs times that time. `rung` is the rung, in epochs, at which a rule
@@ -74,7 +74,7 @@ class TrialRow:
     """
 
     trial: str = column("", "", "trial", ALL, value=lambda _, trial: trial.id)
-    status: str = column("", "", "status", ALL)
+    status: str = column("", "", "status", ALL, value=lambda _, trial: trial.shown_status)
     best: Number | None = column("best_{metric}", shown="terminal report page", value=_best)
     best_epoch: int | None = column(shown="csv report page", value=_best_epoch)
     last: Number | None = column("last_{metric}", shown="terminal report page", value=_last)

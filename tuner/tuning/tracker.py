@@ -11,7 +11,6 @@ from tuner.engine.controller.failures import likeness
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import all_diverged, one_value, without_metric
 
-ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
 FIRST = 8  # after this many trials ended without failing, it warns if all diverged or all reported values are equal
 ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
 

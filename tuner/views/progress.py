@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tuner.core.events import ENDED
+from tuner.core.events import ENDINGS
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import duration
 from tuner.spec.experiment import PAUSING
@@ -27,7 +27,7 @@ class Progress(NamedTuple):
 
 def progress_of(record: ExperimentRecord) -> Progress:
     """Returns how far a search is; the estimate is the shortest of the times to the last trial and to each budget."""
-    ended = sum(record.stats.counts[status] for status in ENDED)
+    ended = sum(record.stats.counts[status] for status in ENDINGS)
     e, num_repeats = record.experiment, len(record.trials) - len(record.searched)
     repeats = max(num_repeats, e.confirm * e.confirm_seeds) if record.state == "running" else num_repeats
     asked = max(e.num_samples, len(record.searched)) + repeats if e.num_samples else 0

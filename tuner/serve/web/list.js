@@ -46,6 +46,7 @@ const EXPERIMENTS = [
   { head: "scheduler", value: (e) => e.scheduler, about: "which rule stops, pauses and resumes trials" },
   { head: "completed", value: (e) => e.counts.completed ?? null, look: "number", rare: true },
   { head: "pruned", value: (e) => e.counts.pruned ?? null, look: "number" },
+  { head: "diverged", value: (e) => e.counts.diverged || null, look: "number", spare: true },
   { head: "failed", value: (e) => e.counts.failed || null, look: "number", spare: true },
   { head: "epochs", value: (e) => (e.error ? null : e.epochs), look: "number", about: "epochs of all trials together" },
   { head: "started", value: (e) => e.started, text: (e) => moment(e.started) },

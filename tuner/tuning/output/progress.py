@@ -19,7 +19,7 @@ from typing import Any
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
-from tuner.core.events import ENDED
+from tuner.core.events import ENDED, ENDINGS
 from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say, write
@@ -32,7 +32,7 @@ from tuner.spec.constraints import BREAKS
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.option_values import MOST_SAMPLES
 from tuner.tuning.budget import Budget
-from tuner.tuning.tracker import ENDINGS, Tracker
+from tuner.tuning.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 SHOWN_ROWS, OTHER_LINES = 20, 10  # maximum rows while the search runs; lines of a terminal that the table leaves free
