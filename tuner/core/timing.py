@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tuner.core.events import BEGINNINGS, Event
+from tuner.core.events import BEGINNINGS, ENDINGS, Event
 
 
 class Session(NamedTuple):
@@ -57,3 +58,36 @@ class Pace:
         elif reports:
             self.between_s, self.gaps = self.between_s + trained_s, self.gaps + 1
         return took_s
+
+
+def seconds_left(
+    trials: Iterable[tuple[str, int]],
+    num_open: float,
+    pace_s: float | None,
+    budgets: Iterable[tuple[float, float]],
+    took_s: float,
+    *,
+    is_promotion: bool,
+) -> float | None:
+    """Estimates the seconds until the last trial has ended or a budget is spent; None if nothing tells.
+
+    Trials that have not ended are expected to train as many epochs as the ended ones did on average.
+
+    Args:
+        trials: the status, as users see it, and the epochs of each trial.
+        num_open: how many trials have not ended; infinite if only a budget limits them.
+        pace_s: the session's seconds for each report; None without a report.
+        budgets: what is used of each budget, and the budget.
+        took_s: seconds of all sessions.
+        is_promotion: whether the scheduler is asha-promotion, where most paused trials end when the search does.
+    """
+    known = list(trials)
+    settled = (*ENDINGS, "paused") if is_promotion else ENDINGS
+    lengths = [epochs for status, epochs in known if status in settled]
+    rests = [max(0.0, limit - used) * took_s / used for used, limit in budgets if used > 0]
+    if lengths and pace_s is not None and num_open < math.inf:
+        usual = sum(lengths) / len(lengths)
+        trained = sum(min(usual, epochs) for status, epochs in known if status in {"running", "paused"} - {*settled})
+        num_paused = sum(status == "paused" for status, _ in known) if is_promotion else 0
+        rests.append(max(0.0, usual * (num_open - num_paused) - trained) * pace_s)
+    return min(rests, default=None)

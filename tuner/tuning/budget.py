@@ -160,10 +160,9 @@ class Budget:
         return self._per_trial[HOURS.index(name)]
 
     @property
-    def left_s(self) -> float | None:
-        """The seconds that are left of the time budget; None without one."""
-        limit = self.limits.get("time_budget")
-        return None if limit is None else max(0.0, limit - self.used("time_budget"))
+    def amounts(self) -> list[tuple[float, float]]:
+        """What is used of each budget, and the budget, in its own unit."""
+        return [(self.used(name), limit) for name, limit in self.limits.items()]
 
     def spent(self) -> str:
         """Returns the name of a budget of which nothing is left; empty if there is none."""

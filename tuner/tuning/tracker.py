@@ -30,10 +30,10 @@ class Tracker:
         self._names: set[str] = set()  # the metrics of all reports
         self._left_out: set[str] = set()  # the metrics of which a notice has said that they cannot be kept
         self._doubted = False  # whether a notice has said that checkpoints lack state
-        # Of this session: start, failed trials, start of the first trial, ended trials, and number of reports.
+        # Of this session: start, failed trials, start of the first trial, and number of reports.
         self.began, self._failed = time.monotonic(), list[str]()
         self.started: float | None = None
-        self.ended, self.num_reports = set[str](), 0
+        self.num_reports = 0
         self._silent = list[str]()  # completed trials that never reported a finite value of the searched metric
 
     def hear(self, event: Event) -> None:
@@ -67,7 +67,6 @@ class Tracker:
             self.on_notice(f"trial {trial_id}: {report['doubt']}")
 
     def _hear_end(self, trial_id: str, trial: TrialState) -> None:
-        self.ended.add(trial_id)
         is_first, self._hopeful = not self._hopeful, self._hopeful or trial.status == "completed"
         self._failed += [trial_id] if trial.status == "failed" else []
         self.on_end(trial_id)

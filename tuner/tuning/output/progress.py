@@ -20,6 +20,7 @@ from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
 from tuner.core.events import ENDED, ENDINGS
+from tuner.core.timing import seconds_left
 from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say, write
@@ -113,7 +114,7 @@ class ProgressTable(CLIReporter):
         table = narrowed(columns, width) if sys.stdout.isatty() and self._table == "fit" else drawn(columns)
         statuses = Counter(self._statuses(trials))
         common = self._tracker, self._experiment, self._num_trials(), self._stopper, done
-        times = (self._budget.left_s, self._budget.before_s) if self._budget else ()
+        times = (self._budget.amounts, self._budget.before_s) if self._budget else ()
         line = progress_line(statuses, *common, *times)
         num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
         budget = self._budget.line() if self._budget and not done else ""
@@ -240,14 +241,14 @@ def progress_line(
     num_settings: int,
     stopper: SearchStopper,
     is_over: bool = False,
-    left_s: float | None = None,
+    budgets: Sequence[tuple[float, float]] = (),
     before_s: float = 0.0,
 ) -> str:
     """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
 
     The best value and the counts cover all sessions. After a resume, `3 m 0 s (all sessions: 1 h 2 m)` has the time of
     this session and that of all. A refused search shows no best value.
-    `left_s` is what is left of the time budget, None without one; earlier sessions took `before_s` seconds.
+    `budgets` has what is used of each budget, and the budget; earlier sessions took `before_s` seconds.
     """
     num_done = sum(statuses[status] for status in ENDINGS)
     groups = ENDINGS, ("running", "paused", "interrupted", "suggested")
@@ -255,33 +256,18 @@ def progress_line(
     of_all = "" if num_settings >= MOST_SAMPLES else f"/{num_settings}"
     counts = f"{num_done}{of_all} done" + (f": {done}" if done else "") + (f"; {others}" if others else "")
     now = time.monotonic()
-    own_s = seconds_left(tracker, experiment, num_settings - num_done, now) if of_all else None
-    remaining = min((each for each in (left_s, own_s) if each is not None), default=0.0)
+    own = now - tracker.began
+    pace_s = (now - (tracker.started or tracker.began)) / tracker.num_reports if tracker.num_reports else None
+    remaining = seconds_left(
+        ((trial.shown_status, trial.length) for trial in tracker.state.trials.values()),
+        num_settings - num_done if of_all else math.inf, pace_s, budgets, before_s + own,
+        is_promotion=experiment.scheduler == "asha-promotion",
+    )  # fmt: skip
     left = f", about {duration(max(1, remaining))} left" if remaining and not is_over else ""
     best = None if stopper.error else tracker.state.best()
     found = f"best {experiment.wanted.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
-    took = duration(own := now - tracker.began) + (f" (all sessions: {duration(before_s + own)})" if before_s else "")
+    took = duration(own) + (f" (all sessions: {duration(before_s + own)})" if before_s else "")
     return " | ".join(part for part in (counts, found, took + left) if part)
-
-
-def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
-    """Estimates the seconds until the unfinished trials have ended; None until a trial of this session has ended.
-
-    It assumes ended trials' average epochs and the session's pace; with asha-promotion, paused trials count as ended.
-    """
-    trials = tracker.state.trials
-    begun, paused = ([t for t in trials.values() if t.status == status] for status in ("running", "paused"))
-    settled = [trials[trial_id] for trial_id in tracker.ended]
-    if experiment.scheduler == "asha-promotion":  # most paused trials never continue, and end when the search does
-        settled, num_open = settled + paused, num_open - len(paused)
-    else:
-        begun += paused
-    if not settled or not tracker.num_reports:
-        return None
-    usual = sum(trial.length for trial in settled) / len(settled)
-    trained = sum(min(usual, trial.length) for trial in begun)
-    pace_s = (now - (tracker.started or tracker.began)) / tracker.num_reports
-    return max(0.0, usual * num_open - trained) * pace_s
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
