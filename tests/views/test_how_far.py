@@ -50,8 +50,8 @@ def test_terminal_and_page_estimate_the_same_time_left(scheduler):
     now = [at(1000, "experiment_resumed"), *begun("00001", 1010), *begun("00002", 1010), *begun("00003", 1010)]
     now += [reported(trial, epoch, 1010 + 10 * epoch) for trial, epochs in (("00001", 3), ("00002", 1)) for epoch in
             range(1, epochs + 1)]  # fmt: skip
-    now += [ended_at("00001", 1040), reported("00003", 1, 1045), reported("00003", 2, 1050)]
-    now += [at(1050, "decision", trial="00003", epoch=2, rung=2, bracket=0, value=1.0, cutoff=None, recorded=0,
+    now += [ended_at("00001", 1040), reported("00003", 1, 1045)]
+    now += [at(1050, "decision", trial="00003", epoch=1, rung=1, bracket=0, value=1.0, cutoff=None, recorded=0,
                action="pause", reason="waits"), reported("00002", 2, 1070)]  # fmt: skip
     whole = ExperimentRecord(experiment, {}, **Folding([*first, *now]).fields())
     tracker = following(experiment, first)
