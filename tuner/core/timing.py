@@ -63,31 +63,29 @@ class Pace:
 def seconds_left(
     trials: Iterable[tuple[str, int]],
     num_open: float,
-    pace_s: float | None,
-    budgets: Iterable[tuple[float, float]],
+    num_reports: int,
     took_s: float,
-    *,
-    is_promotion: bool,
+    budgets: Iterable[tuple[float, float]],
+    scheduler: str,
 ) -> float | None:
-    """Estimates the seconds until the last trial has ended or a budget is spent; None if nothing tells.
+    """Estimates by the pace so far when the last trial has ended or a budget is spent; None if nothing tells.
 
-    Trials that have not ended are expected to train as many epochs as the ended ones did on average.
+    Trials that have not ended are expected to train as many epochs as the ended ones did on average. With
+    asha-promotion, most paused trials end when the search does, so they count as ended.
 
     Args:
         trials: the status, as users see it, and the epochs of each trial.
         num_open: how many trials have not ended; infinite if only a budget limits them.
-        pace_s: the session's seconds for each report; None without a report.
+        num_reports, took_s: the reports and the seconds of all sessions.
         budgets: what is used of each budget, and the budget.
-        took_s: seconds of all sessions.
-        is_promotion: whether the scheduler is asha-promotion, where most paused trials end when the search does.
     """
     known = list(trials)
-    settled = (*ENDINGS, "paused") if is_promotion else ENDINGS
+    settled = (*ENDINGS, "paused") if scheduler == "asha-promotion" else ENDINGS
     lengths = [epochs for status, epochs in known if status in settled]
     rests = [max(0.0, limit - used) * took_s / used for used, limit in budgets if used > 0]
-    if lengths and pace_s is not None and num_open < math.inf:
+    if lengths and num_reports and num_open < math.inf:
         usual = sum(lengths) / len(lengths)
+        num_left = num_open - sum(status == "paused" for status, _ in known if "paused" in settled)
         trained = sum(min(usual, epochs) for status, epochs in known if status in {"running", "paused"} - {*settled})
-        num_paused = sum(status == "paused" for status, _ in known) if is_promotion else 0
-        rests.append(max(0.0, usual * (num_open - num_paused) - trained) * pace_s)
+        rests.append(max(0.0, usual * num_left - trained) * took_s / num_reports)
     return min(rests, default=None)

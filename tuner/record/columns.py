@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, Literal
 
 ALL = "csv terminal report page"  # the places that show tables
-Look = Literal["", "number", "duration", "text", "status", "trial", "parameters", "metrics", "list"]
+Look = Literal["", "number", "duration", "text", "status", "trial", "parameters", "metrics", "list", "flag"]
 
 
 @dataclass(frozen=True)

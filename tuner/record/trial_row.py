@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from operator import attrgetter
+from functools import partial
 from typing import Any, Literal
 
 from tuner.record.columns import ALL, column
@@ -65,12 +64,9 @@ ON_WORKERS = "on workers, of all attempts; in seconds for a filter and in a save
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial. `best` and `last` are values of the search's metric; `status` is one of `core.events.STATUSES`.
+    """One trial. `status` is one of `core.events.STATUSES`; `best` and `last` are values of the searched metric.
 
-    `reason` says why the trial ended, or what it waits for while it is paused. `seconds` is its time on workers,
-    `cpu_hours` and `gpu_hours` are its CPUs and GPUs times that time. `rung` is the rung, in epochs, at which a rule
-    stopped it; None if no rule did. `attempts` counts its starts, without the returns of a paused trial; `seconds` are
-    those of all attempts. `metrics` maps each other metric to its values in the best report and at last.
+    `metrics` maps each other metric to its values in the best report and at last.
     """
 
     trial: str = column("", "", "trial", ALL, value=lambda _, trial: trial.id)
@@ -81,25 +77,24 @@ class TrialRow:
     metrics: dict[str, list[Number | None]] = column("", "", "metrics", "page", value=_metrics)
     epochs: int = column(shown=ALL, value=ExperimentRecord.epochs_of)
     seconds: float = column("duration", ON_WORKERS, "duration", "csv report page")
-    cpu_hours: float = column("CPU-hours", shown="csv report page", rare=True)
-    gpu_hours: float = column("GPU-hours", shown="csv report page", rare=True)
+    cpu_hours: float = column("CPU-hours", "CPUs times duration", shown="csv report page", rare=True)
+    gpu_hours: float = column("GPU-hours", "GPUs times duration", shown="csv report page", rare=True)
     epochs_saved_estimate: int = column("epochs saved", "by pruning", shown="csv page", rare=True, value=_saved)
     attempts: int = column("", "1, and one more after each failure", shown="page", rare=True)
     rung: float | None = column("", "the rung at which the trial was pruned", shown="csv page", value=_rung)
     config: dict[str, Any] = column("parameters", "", "parameters")
-    reason: str = column("", "", "text", "csv report page")
+    reason: str = column("", "why it ended or waits", "text", "csv report page")
     error: str | None = column("", "the last error, of any attempt", "text", "csv page", rare=True, value=_error)
     errors: list[str] = column(shown="", value=lambda _, trial: list(trial.errors))
     resources: dict[str, Any] = column(shown="")
     node: str = column(shown="")
 
 
-def _value_of(name: str, value: Callable[..., Any] | None) -> Callable[..., Any]:
-    of_trial = attrgetter(name)
-    return value or (lambda _, trial: of_trial(trial))
+def _field(name: str, _: ExperimentRecord, trial: TrialRecord) -> Any:
+    return getattr(trial, name)
 
 
-VALUES = {each.name: _value_of(each.name, each.metadata["value"]) for each in fields(TrialRow)}
+VALUES = {each.name: each.metadata["value"] or partial(_field, each.name) for each in fields(TrialRow)}
 
 
 def trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:

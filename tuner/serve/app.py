@@ -33,6 +33,7 @@ from tuner.serve.reading.stream import event_frames
 from tuner.serve.reading.summary import Summary
 from tuner.serve.served import ServedExperiments, Values
 from tuner.views import tables
+from tuner.views.audit_record import AuditedTrial
 from tuner.views.costs import CostRow, cost_rows
 from tuner.views.figures import curves
 from tuner.views.figures import values as value_choices
@@ -40,6 +41,7 @@ from tuner.views.figures.catalogue import FIGURES, FigureName
 from tuner.views.figures.parameters import parallel_of
 from tuner.views.prediction import PredictionRow, prediction
 from tuner.views.verdict import Verdict, verdict_of
+from tuner.views.whatif import Fate
 
 MOST_ROWS = 10_000
 MOST_STREAMS = 100  # event streams open at once; each checks a file 5 to 25 times a second
@@ -166,7 +168,7 @@ class Changes:
 
 TABLES = {
     "trials": TrialRow, "rungs": tables.RungRow, "decisions": tables.DecisionRow, "front": tables.FrontRow,
-    "confirmed": ConfirmedSetting, "costs": CostRow,
+    "confirmed": ConfirmedSetting, "costs": CostRow, "fates": Fate, "audited": AuditedTrial,
 }  # fmt: skip
 COLUMNS = {name: table_columns(row, "page") for name, row in TABLES.items()}
 

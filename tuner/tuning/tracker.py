@@ -30,10 +30,8 @@ class Tracker:
         self._names: set[str] = set()  # the metrics of all reports
         self._left_out: set[str] = set()  # the metrics of which a notice has said that they cannot be kept
         self._doubted = False  # whether a notice has said that checkpoints lack state
-        # Of this session: start, failed trials, start of the first trial, and number of reports.
+        # Of this session: start, and failed trials.
         self.began, self._failed = time.monotonic(), list[str]()
-        self.started: float | None = None
-        self.num_reports = 0
         self._silent = list[str]()  # completed trials that never reported a finite value of the searched metric
 
     def hear(self, event: Event) -> None:
@@ -44,9 +42,7 @@ class Tracker:
         if trial_id is None:
             return
         trial = self.state.trials[trial_id]
-        if kind == "trial_started":
-            self.started = self.started or time.monotonic()
-        elif kind == "report":
+        if kind == "report":
             self._hear_report(trial_id, trial, event)
         elif kind == "trial_failed" and event.get("will_retry"):
             self.on_retry(trial_id)
@@ -54,7 +50,6 @@ class Tracker:
             self._hear_end(trial_id, trial)
 
     def _hear_report(self, trial_id: str, trial: TrialState, report: Event) -> None:
-        self.num_reports += 1
         self._names |= report["metrics"].keys()
         if len(self._first) < FIRST and len(self._values) < 2:
             self._values.add(trial.value)

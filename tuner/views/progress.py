@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from tuner.core.events import ENDINGS
 from tuner.core.timing import seconds_left
-from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import duration
 from tuner.spec.experiment import PAUSING
@@ -33,21 +32,11 @@ def progress_of(record: ExperimentRecord) -> Progress:
     asked = max(e.num_samples, len(record.searched)) + repeats if e.num_samples else 0
     if record.state != "running":
         return Progress(ended, asked)
-    begun = record.sessions[-1].begun if record.sessions else 0.0
-    starts, reports = zip(*record.stats.by_trial(_work_since, begun), strict=True) if record.trials else ((), ())
-    trained_s = (record.updated or 0.0) - min(starts, default=math.inf)
-    left_s = seconds_left(
-        zip(record.stats.by_trial(getattr, "shown_status"), map(record.epochs_of, record.trials), strict=True),
-        asked - ended if asked else math.inf, trained_s / sum(reports) if trained_s > 0 and sum(reports) else None,
-        _spent(record).values(), record.took_s, is_promotion=e.scheduler == "asha-promotion" and not record.changed,
-    )  # fmt: skip
+    lengths = zip(record.stats.by_trial(getattr, "shown_status"), map(record.epochs_of, record.trials), strict=True)
+    num_open, num_reports = asked - ended if asked else math.inf, record.stats.num_reports
+    scheduler = "asha" if record.changed else e.scheduler
+    left_s = seconds_left(lengths, num_open, num_reports, record.took_s, _spent(record).values(), scheduler)
     return Progress(ended, asked, 3600 * ended / record.took_s if ended and record.took_s > 0 else None, left_s)
-
-
-def _work_since(trial: TrialRecord, begun: float) -> tuple[float, int]:
-    """Returns when a trial first started in a session, in unix seconds, and the number of its reports there."""
-    starts = (start for start, _ in trial.spans if start >= begun)
-    return next(starts, math.inf), sum(report.time >= begun for report in (*trial.reports, *trial.repeated))
 
 
 def _spent(record: ExperimentRecord) -> dict[str, tuple[float, float]]:

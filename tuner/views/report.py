@@ -23,23 +23,13 @@ from tuner.record.storage.files import open_in, write_atomically
 from tuner.record.texts import duration, formatted, setting
 from tuner.record.trial_row import TrialRow
 from tuner.spec.command import shown_name
+from tuner.views import tables
 from tuner.views.costs import CostRow, cost_rows
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.importance import draw_importance, importance_of
 from tuner.views.figures.parameters import draw_contour, parallel_of, varied
 from tuner.views.figures.plot import Figure, escaped
 from tuner.views.prediction import PredictionRow, prediction
-from tuner.views.tables import (
-    DecisionRow,
-    FrontRow,
-    RungRow,
-    best_row,
-    decision_rows,
-    front_rows,
-    notices,
-    rung_rows,
-    trial_rows,
-)
 from tuner.views.verdict import CLOSE_CALLS, verdict_of
 from tuner.views.whatif import REPLAYED, AlternativeRow, alternative_rows, reproduced
 
@@ -126,7 +116,7 @@ def page(record: ExperimentRecord) -> str:
 
 
 def _summary(record: ExperimentRecord) -> list[str]:
-    e, best = record.experiment, best_row(record)
+    e, best = record.experiment, tables.best_row(record)
     totals = ", ".join(f"{count} {status}" for status, count in record.stats.counts.items() if count) or "no trials"
     started, when = "", record.facts.get("created")
     if isinstance(when, (int, float)):  # in UTC; the page's script replaces it by the reader's local time
@@ -149,7 +139,9 @@ def _summary(record: ExperimentRecord) -> list[str]:
         repeated = f"{reproduced(record)} of the {len(record.stats.stopped)} recorded prunes"
         lines.append(f"Check: with the search's own rules, a replay repeats {repeated}.")
     shown = [f"<p>{line}</p>" for line in lines]
-    return [_verdict(record), *shown] + [f'<p class="notice">{escaped(notice)}</p>' for notice in notices(record)]
+    return [_verdict(record), *shown] + [
+        f'<p class="notice">{escaped(notice)}</p>' for notice in tables.notices(record)
+    ]
 
 
 def _verdict(record: ExperimentRecord) -> str:
@@ -172,23 +164,24 @@ def _verdict(record: ExperimentRecord) -> str:
 
 def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[str]) -> list[str]:
     e = record.experiment
+    heads = {"best": f"best {e.compared.metric}", "value": e.compared.metric} if e.prune_by else {}
     parts = {name: _figure(name, figures[name]) if name in figures else "" for name in TITLES}
     shown = [
         parts["best"], parts["confirmed"],
         _table("Confirmed settings, the best mean first", ConfirmedSetting, record.confirmation.settings),
         parts["front"],
-        _table("Pareto front, its knee first", FrontRow, front_rows(record)),
+        _table("Pareto front, its knee first", tables.FrontRow, tables.front_rows(record)),
         parts["curves"], parts["rung_values"], parts["lineage"],
-        _table("Rungs", RungRow, rung_rows(record), **({"best": f"best {e.compared.metric}"} if e.prune_by else {})),
+        _table("Rungs", tables.RungRow, tables.rung_rows(record), **heads),
         _table(f"How well {e.compared.metric} predicts {e.wanted.metric}", PredictionRow, prediction(record)),
-        _table("Decisions, the closest first", DecisionRow, decision_rows(record, limit=MOST_DECISIONS),
-               **({"value": e.compared.metric} if e.prune_by else {})),
+        _table("Decisions, the closest first", tables.DecisionRow, tables.decision_rows(record, limit=MOST_DECISIONS),
+               **heads),
         _table("Replay with other pruning rules", AlternativeRow, alternative_rows(record)),
         parts["history"], parts["parallel"], parts["slices"],
         _contour(pairs), parts["importance"],
         parts["failing"], parts["timeline"], parts["usage"],
         _table("Cost of each value of a parameter", CostRow, cost_rows(record)),
-        _table("Trials", TrialRow, trial_rows(record, record.trials[:MOST_TRIALS]), e.wanted.metric),
+        _table("Trials", TrialRow, tables.trial_rows(record, record.trials[:MOST_TRIALS]), e.wanted.metric),
     ]  # fmt: skip
     return [part for part in shown if part]
 

@@ -218,6 +218,9 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     return rows
 
 
+OUTCOMES = "stopped: pruned; ended: as recorded; unknown: it would train beyond its recorded epochs"
+
+
 @dataclass(frozen=True)
 class Fate:
     """The outcome of one trial in a replay.
@@ -226,13 +229,14 @@ class Fate:
     completes, fails or diverges before that, or has no report. "unknown": it would train beyond its `recorded` epochs.
     """
 
-    trial: str
-    recorded: int
-    outcome: Literal["stopped", "ended", "unknown"]
-    epochs: int
-    rung: float | None = None
-    value: float | None = None
-    cutoff: float | None = None
+    trial: str = column("", "", "trial")
+    outcome: Literal["stopped", "ended", "unknown"] = column("", OUTCOMES, "")
+    epochs: int = column()
+    recorded: int = column("epochs recorded")
+    saved: int | None = column("epochs saved")
+    rung: float | None = column()
+    value: float | None = column()
+    cutoff: float | None = column()
 
 
 def _completed_early(trial: TrialRecord, rules: Experiment) -> tuple[int, ...]:
@@ -413,9 +417,11 @@ class _Simulation:
         trial, last, stopped = self._trials[index], self._last.get(index), self._ended.get(index)
         epochs = last.epoch if last else 0
         if last and stopped:
-            return Fate(trial.id, trial.last_epoch, "stopped", epochs, stopped.rung, last.value, stopped.cutoff)
+            where = stopped.rung, last.value, stopped.cutoff
+            return Fate(trial.id, "stopped", epochs, trial.last_epoch, trial.last_epoch - epochs, *where)
         ended = index in self._ended or last is None or trial.status in ("completed", "failed")
-        return Fate(trial.id, trial.last_epoch, "ended" if ended else "unknown", epochs)
+        saved = trial.last_epoch - epochs if ended else None
+        return Fate(trial.id, "ended" if ended else "unknown", epochs, trial.last_epoch, saved, None, None, None)
 
     def _arrivals(self, index: int) -> list[_Arrival]:
         trial, own, arrivals = self._trials[index], self._record.experiment, list[_Arrival]()

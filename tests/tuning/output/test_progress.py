@@ -43,7 +43,7 @@ def line(statuses, num_settings, *, took, ended=(), running=(), paused=0, report
             heard(tracker, {"event": "trial_ended", "trial": trial_id, "status": "pruned", "reason": ""})
         elif number >= len(ended) + len(running):
             heard(tracker, {"event": "decision", "trial": trial_id, "epoch": 1, "action": "pause"})
-    tracker.began = tracker.started = time.monotonic() - took
+    tracker.began = time.monotonic() - took
     stopper = SearchStopper()
     if refused:
         stopper.refuse(RequestError("it reports no loss"))

@@ -65,10 +65,7 @@ export interface OneTrial {
 
 export interface Range { least: number; most: number }
 
-export interface Fate {
-  trial: string; recorded: number; outcome: "stopped" | "ended" | "unknown"; epochs: number; rung: number | null;
-  value: number | null; cutoff: number | null;
-}
+export interface Fate { recorded: number; outcome: "stopped" | "ended" | "unknown"; epochs: number }
 
 export interface WhatIf {
   scheduler: string; grace_period: number; reduction_factor: number; brackets: number; max_epochs: number;
@@ -78,14 +75,9 @@ export interface WhatIf {
 
 export interface WhatIfAnswer { outcome: WhatIf; figure: Figure }
 
-export interface AuditedTrial {
-  trial: string; stopped: number; epochs: number; best: number | null; best_epoch: number | null; beats: boolean;
-  differs: string; seconds: number;
-}
-
 export interface AuditResult {
   winner: string; winner_value: number; metric: string; pruned: number; asked: number; seed: number; done: number;
-  beat: number; low: number; high: number; matching: number; stale: boolean; trials: AuditedTrial[];
+  beat: number; low: number; high: number; matching: number; stale: boolean; trials: object[];
   estimate: string;
 }
 

@@ -6,8 +6,6 @@ import { bytes, duration, flat, number, parameters, shownAs, trialDuration } fro
 
 /** @typedef {import("./api.js").Summary} Summary */
 /** @typedef {import("./api.js").TrialRow} TrialRow */
-/** @typedef {import("./api.js").Fate} Fate */
-/** @typedef {import("./api.js").AuditedTrial} AuditedTrial */
 /** @template Row @typedef {import("./grid.js").Column<Row>} Column */
 
 export const ALL_ROWS = 10000; // the most that the service sends in one response
@@ -49,6 +47,7 @@ const LOOKS = {
   status: (name) => ({ look: (/** @type {any} */ row) => row[name] }),
   duration: (name) => ({ look: "number", text: (/** @type {any} */ row) => trialDuration(row[name]) }),
   parameters: (name) => ({ look: "text", value: (/** @type {any} */ row) => parameters(row[name]) }),
+  flag: (name) => ({ value: (/** @type {any} */ row) => (row[name] ? "yes" : "no"), look: (/** @type {any} */ row) => (row[name] ? "failed" : "") }),
   list: (name) => ({ look: "value", value: (/** @type {any} */ row) => listed(row[name]) }),
 };
 
@@ -109,28 +108,3 @@ function ofParameters(rows, taken) {
   }
   return columns;
 }
-
-const OUTCOMES = { stopped: "pruned", ended: "as recorded", unknown: "unknown" };
-/** @type {Column<Fate>[]} */
-export const FATES = [
-  { head: "trial", value: (f) => f.trial, link },
-  { head: "outcome", value: (f) => OUTCOMES[f.outcome], about: "unknown: the trial would train beyond its recorded epochs" },
-  { head: "epochs", value: (f) => f.epochs, look: "number" },
-  { head: "epochs recorded", value: (f) => f.recorded, look: "number" },
-  { head: "epochs saved", value: (f) => (f.outcome === "unknown" ? null : f.recorded - f.epochs), look: "number" },
-  { head: "rung", value: (f) => f.rung, look: "number" },
-  { head: "value", value: (f) => f.value, look: "number" },
-  { head: "cutoff", value: (f) => f.cutoff, look: "number" },
-];
-
-/** @type {Column<AuditedTrial>[]} */
-export const AUDITED = [
-  { head: "trial", value: (t) => t.trial, link },
-  { head: "pruned at epoch", value: (t) => t.stopped, look: "number" },
-  { head: "best value", value: (t) => t.best, look: "number" },
-  { head: "best epoch", value: (t) => t.best_epoch, look: "number" },
-  { head: "false prune", value: (t) => (t.beats ? "yes" : "no"), look: (t) => (t.beats ? "failed" : ""),
-    about: "whether its best value beats that of the best trial" },
-  { head: "duration", text: (t) => trialDuration(t.seconds), value: (t) => t.seconds, look: "number" },
-  { head: "note", value: (t) => t.differs, look: "text" },
-];

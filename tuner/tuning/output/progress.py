@@ -255,14 +255,10 @@ def progress_line(
     done, others = (", ".join(f"{statuses[name]} {name}" for name in names if statuses[name]) for names in groups)
     of_all = "" if num_settings >= MOST_SAMPLES else f"/{num_settings}"
     counts = f"{num_done}{of_all} done" + (f": {done}" if done else "") + (f"; {others}" if others else "")
-    now = time.monotonic()
-    own = now - tracker.began
-    pace_s = (now - (tracker.started or tracker.began)) / tracker.num_reports if tracker.num_reports else None
-    remaining = seconds_left(
-        ((trial.shown_status, trial.length) for trial in tracker.state.trials.values()),
-        num_settings - num_done if of_all else math.inf, pace_s, budgets, before_s + own,
-        is_promotion=experiment.scheduler == "asha-promotion",
-    )  # fmt: skip
+    own = time.monotonic() - tracker.began
+    lengths = ((trial.shown_status, trial.length) for trial in tracker.state.trials.values())
+    num_open, num_reports = num_settings - num_done if of_all else math.inf, tracker.state.num_epochs
+    remaining = seconds_left(lengths, num_open, num_reports, before_s + own, budgets, tracker.state.options.scheduler)
     left = f", about {duration(max(1, remaining))} left" if remaining and not is_over else ""
     best = None if stopper.error else tracker.state.best()
     found = f"best {experiment.wanted.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
