@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Literal
@@ -32,25 +31,17 @@ class Column:
     spare: bool = False
 
 
-def column(
-    head: str = "",
-    about: str = "",
-    look: Look = "number",
-    shown: str = "report page",
-    *,
-    value: Callable[..., Any] | None = None,
-    rare: bool = False,
-    spare: bool = False,
-) -> Any:
-    """Declares a field of a row as a column.
+def column(head: str = "", about: str = "", look: Look = "number", shown: str = "report page", **more: Any) -> Any:
+    """Declares a field of a row as a column, with the attributes of `Column`.
 
     Args:
         head: the heading; empty = the field's name with spaces.
         shown: the places of ALL that show the column; empty = a field of the API alone.
-        value: computes the field of a `TrialRow` from the record and the trial; None = the trial's field of this name.
+        more: `rare` and `spare`, and in `TrialRow` also `value`: a function that computes the field from the record
+            and the trial; without it, the trial's field of this name.
     """
-    own = {"column": (about, look, rare, spare), "head": head, "shown": shown.split(), "value": value}
-    return field(metadata=own)
+    own = {"value": more.pop("value", None), "column": {"about": about, "look": look, **more}}
+    return field(metadata={"head": head, "shown": shown.split(), **own})
 
 
 @cache
@@ -58,4 +49,4 @@ def table_columns(row: type, place: str) -> tuple[Column, ...]:
     """Returns the columns of a class of rows that a place shows, in their order."""
     shown = [each for each in fields(row) if place in each.metadata.get("shown", ())]
     heads = [each.metadata["head"] or each.name.replace("_", " ") for each in shown]
-    return tuple(Column(each.name, head, *each.metadata["column"]) for each, head in zip(shown, heads, strict=True))
+    return tuple(Column(each.name, head, **each.metadata["column"]) for each, head in zip(shown, heads, strict=True))

@@ -122,12 +122,9 @@ class ConfirmedSetting:
         single: that trial's best value, by which the search chose the setting; `epochs` is how long it trained.
         trials, seeds, values: the ended trials that trained the setting again, their seeds, and the best value of each;
             None for a trial without a finite value, or that broke a constraint.
-        mean: the mean of the values; None without any. The best mean wins; a setting with a missing value cannot,
-            unless all settings miss one.
-        low, high: the 95 % interval of the true mean over seeds; None if it is unknown.
-        best_probability: the probability that this setting has the best true mean of these settings; None if unknown.
-        luck: how much better `single` is than the mean. If `trial` was stopped early, the missing epochs count, too.
-            None without a mean, or if no seed changes any value.
+        mean: None without values. The best mean wins; a setting with a missing value cannot, unless all miss one.
+        low, high, best_probability: the 95 % interval of the true mean, and its chance to be the best; None if unknown.
+        luck: if `trial` was stopped early, the missing epochs count, too. None without a mean, or if no seed matters.
     """
 
     trial: str = column("", "the search's trial with this setting", "trial")

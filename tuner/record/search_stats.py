@@ -117,15 +117,10 @@ class SearchStats:
         numbers = Counter(self.by_trial(getattr, "shown_status"))
         return {status: numbers[status] for status in STATUSES}
 
-    @property
-    def _lengths(self) -> list[int]:
-        lengths: list[int] = self.by_trial(TrialRecord.length, self._compared, self._aim.goals[0])
-        return lengths
-
     @cached_property
     def epochs(self) -> int:
         """Sum of the epochs of all trials; an epoch that a trial trained again counts once."""
-        return sum(self._lengths)
+        return sum(self.by_trial(TrialRecord.length, self._compared, self._aim.goals[0]))
 
     @property
     def num_reports(self) -> int:
@@ -135,8 +130,7 @@ class SearchStats:
     @property
     def repeated(self) -> int:
         """How many times an epoch was trained again, after a restart or because a trial copied an earlier state."""
-        once: int = sum(self.by_trial(getattr, "last_epoch"))
-        return max(0, self.num_reports - once)
+        return max(0, self.num_reports - int(sum(self.by_trial(getattr, "last_epoch"))))
 
     @cached_property
     def epoch_seconds(self) -> float | None:
@@ -147,7 +141,8 @@ class SearchStats:
     @cached_property
     def lengths(self) -> dict[int, int]:
         """Number of epochs -> how many completed trials trained exactly that many, in ascending order."""
-        ends = zip(self.by_trial(getattr, "status"), self._lengths, strict=True)
+        lengths = self.by_trial(TrialRecord.length, self._compared, self._aim.goals[0])
+        ends = zip(self.by_trial(getattr, "status"), lengths, strict=True)
         return dict(sorted(Counter(epoch for status, epoch in ends if status == "completed").items()))
 
     @cached_property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from functools import partial
 from typing import Any, Literal
 
 from tuner.record.columns import ALL, column
@@ -59,9 +58,6 @@ def _error(_: ExperimentRecord, trial: TrialRecord) -> str | None:
     return trial.errors[-1] if trial.errors else None
 
 
-ON_WORKERS = "on workers, of all attempts; in seconds for a filter and in a saved file"
-
-
 @dataclass(frozen=True)
 class TrialRow:
     """One trial. `status` is one of `core.events.STATUSES`; `best` and `last` are values of the searched metric.
@@ -76,7 +72,7 @@ class TrialRow:
     last: Number | None = column("last_{metric}", shown="terminal report page", value=_last)
     metrics: dict[str, list[Number | None]] = column("", "", "metrics", "page", value=_metrics)
     epochs: int = column(shown=ALL, value=ExperimentRecord.epochs_of)
-    seconds: float = column("duration", ON_WORKERS, "duration", "csv report page")
+    seconds: float = column("duration", "on workers; in seconds for a filter and a file", "duration", "csv report page")
     cpu_hours: float = column("CPU-hours", "CPUs times duration", shown="csv report page", rare=True)
     gpu_hours: float = column("GPU-hours", "GPUs times duration", shown="csv report page", rare=True)
     epochs_saved_estimate: int = column("epochs saved", "by pruning", shown="csv page", rare=True, value=_saved)
@@ -90,12 +86,6 @@ class TrialRow:
     node: str = column(shown="")
 
 
-def _field(name: str, _: ExperimentRecord, trial: TrialRecord) -> Any:
-    return getattr(trial, name)
-
-
-VALUES = {each.name: each.metadata["value"] or partial(_field, each.name) for each in fields(TrialRow)}
-
-
 def trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
-    return TrialRow(**{name: value(record, trial) for name, value in VALUES.items()})
+    of = {each.name: each.metadata["value"] for each in fields(TrialRow)}
+    return TrialRow(**{name: of[name](record, trial) if of[name] else getattr(trial, name) for name in of})

@@ -166,11 +166,9 @@ class Changes:
     columns: dict[str, tuple[Column, ...]] = field(default_factory=dict)
 
 
-TABLES = {
-    "trials": TrialRow, "rungs": tables.RungRow, "decisions": tables.DecisionRow, "front": tables.FrontRow,
-    "confirmed": ConfirmedSetting, "costs": CostRow, "fates": Fate, "audited": AuditedTrial,
-}  # fmt: skip
-COLUMNS = {name: table_columns(row, "page") for name, row in TABLES.items()}
+ROWS = TrialRow, tables.RungRow, tables.DecisionRow, tables.FrontRow, ConfirmedSetting, CostRow, Fate, AuditedTrial
+TABLES = "trials", "rungs", "decisions", "front", "confirmed", "costs", "fates", "audited"
+COLUMNS = {table: table_columns(row, "page") for table, row in zip(TABLES, ROWS, strict=True)}
 
 
 def create_app(

@@ -159,11 +159,6 @@ class Budget:
     def _hourly(self, name: str) -> float:
         return self._per_trial[HOURS.index(name)]
 
-    @property
-    def amounts(self) -> list[tuple[float, float]]:
-        """What is used of each budget, and the budget, in its own unit."""
-        return [(self.used(name), limit) for name, limit in self.limits.items()]
-
     def spent(self) -> str:
         """Returns the name of a budget of which nothing is left; empty if there is none."""
         return next((name for name, limit in self.limits.items() if self.used(name) >= limit), "")

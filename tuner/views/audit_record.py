@@ -24,11 +24,7 @@ MOST_BYTES = 4 << 20  # maximum bytes of audit.json; 10,000 audited trials take 
 
 @dataclass(frozen=True)
 class AuditedTrial:
-    """One pruned trial that the audit trained to the end.
-
-    `stopped` is the epoch at which the search pruned it. `differs` says where the audit's values first differ from the
-    search's values; it is empty if all are equal.
-    """
+    """One pruned trial that the audit trained to the end."""
 
     __pydantic_config__: ClassVar = {"allow_inf_nan": False}
     trial: str = column("", "", "trial")
@@ -37,7 +33,7 @@ class AuditedTrial:
     best_epoch: int | None = column()
     beats: bool = column("false prune", "whether its best value beats that of the best trial", "flag")
     seconds: float = column("duration", "", "duration")
-    differs: str = column("note", "", "text")
+    differs: str = column("note", "where the values first differ from the search's", "text")
     epochs: int = column(shown="")
 
 

@@ -11,7 +11,6 @@ from tuner.record.columns import column
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import flat, formatted
-from tuner.record.trial_row import ON_WORKERS
 
 MOST_VALUES = 8  # with more values, numbers are put into quarters of the trials, and texts get no rows
 QUARTERS = 4
@@ -22,15 +21,14 @@ class CostRow:
     """What the trials with one value of a parameter, or with the numbers of one range, cost on workers.
 
     With pbt, which changes values while trials train, a trial counts for its last value.
-    `saved` is an estimate, as of `ExperimentRecord.epochs_saved`; `epoch_s` is None if no epoch was trained, and
-    leaves out trials without epochs. `share` is the percentage of all trials' time.
+    `epoch_s` is None if no epoch was trained, and leaves out trials without epochs.
     """
 
     parameter: str = column("", "", "")
     value: str = column("", "a value, or the range of a quarter of the trials", "")
     trials: int = column()
     epochs: int = column()
-    seconds: float = column("duration", ON_WORKERS, "duration")
+    seconds: float = column("duration", "on workers; in seconds for a filter and a file", "duration")
     epoch_s: float | None = column("seconds an epoch")
     cpu_hours: float = column("CPU-hours")
     gpu_hours: float = column("GPU-hours")

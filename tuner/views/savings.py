@@ -46,8 +46,7 @@ def pruned(record: ExperimentRecord) -> str:
     cut = [trial for trial in record.searched if trial.shown_status == "pruned"]
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""
-    num_diverged = sum(trial.shown_status == "diverged" for trial in record.searched)
-    others = f"; {num_diverged} diverged" if num_diverged else ""
+    others = f"; {n} diverged" if (n := sum(t.shown_status == "diverged" for t in record.searched)) else ""
     if number := len(cut):
         broke = sum(trial.reason.startswith(BREAKS) for trial in cut)
         causes = {f"by {scheduler}": number - broke, "because they broke a constraint": broke}

@@ -70,8 +70,7 @@ class RungRow:
 class DecisionRow:
     """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite.
 
-    `value` is the value that the scheduler compared: for the median rule, the trial's best. `outcome` says what became
-    of the trial: continued, paused or pruned, or, if it ended by itself, completed or failed.
+    `value` is the value that the scheduler compared: for the median rule, the trial's best.
     """
 
     trial: str = column("", "", "trial")

@@ -218,16 +218,12 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     return rows
 
 
-OUTCOMES = "stopped: pruned; ended: as recorded; unknown: it would train beyond its recorded epochs"
+OUTCOMES = "stopped: pruned by the rules; ended: as recorded; unknown: it would train beyond its recorded epochs"
 
 
 @dataclass(frozen=True)
 class Fate:
-    """The outcome of one trial in a replay.
-
-    "stopped": the rules stop the trial after `epochs` epochs, because of `cutoff` if there is one. "ended": it
-    completes, fails or diverges before that, or has no report. "unknown": it would train beyond its `recorded` epochs.
-    """
+    """The outcome of one trial in a replay. "ended": it completes, fails or diverges unstopped, or has no report."""
 
     trial: str = column("", "", "trial")
     outcome: Literal["stopped", "ended", "unknown"] = column("", OUTCOMES, "")

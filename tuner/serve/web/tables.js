@@ -36,8 +36,6 @@ export const rules = (e) => [...new Set([e.searcher, e.scheduler])];
 
 /** @param {unknown} value */
 const size = (value) => (typeof value === "number" ? bytes(value) : "");
-/** @param {unknown[]} values */
-const listed = (values) => values.map((value) => (value === null ? "none" : number(value))).join(", ");
 export const USAGE = /^(cpu_|rss_|gpu_|train_s$|validate_s$|.*_per_s$|micro_batch_size$)/; // metrics that most users need rarely
 
 /** How the page shows the looks of the service's columns that are no CSS class.
@@ -48,7 +46,7 @@ const LOOKS = {
   duration: (name) => ({ look: "number", text: (/** @type {any} */ row) => trialDuration(row[name]) }),
   parameters: (name) => ({ look: "text", value: (/** @type {any} */ row) => parameters(row[name]) }),
   flag: (name) => ({ value: (/** @type {any} */ row) => (row[name] ? "yes" : "no"), look: (/** @type {any} */ row) => (row[name] ? "failed" : "") }),
-  list: (name) => ({ look: "value", value: (/** @type {any} */ row) => listed(row[name]) }),
+  list: (name) => ({ look: "value", value: (/** @type {any} */ row) => row[name].map((/** @type {unknown} */ each) => number(each ?? "none")).join(", ") }),
 };
 
 /** Returns a table's columns as the service describes them.

@@ -33,7 +33,7 @@ from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folde
 from tuner.record.storage.made import RECORD, MadeFolder
 from tuner.record.storage.trial_files import FILES, Written, copy_files, thin
 from tuner.record.texts import METRIC, PARAMETER, column_names, command, flat
-from tuner.record.trial_row import VALUES, TrialRow
+from tuner.record.trial_row import TrialRow, trial_row
 from tuner.spec.spaces import LoadedSpace, is_in_main, with_place
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
@@ -444,14 +444,15 @@ def columns_in(record: ExperimentRecord) -> Columns:
 
 def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
     """Yields the column names of trials.csv, then one row per trial; None where a trial has no value."""
-    columns, values = columns_in(record), [VALUES[name] for name in HEAD]
+    columns = columns_in(record)
     confirmed = {each.trial: each for each in record.confirmation.settings}
     more = CONFIRMS if any(trial.confirms for trial in record.trials) else ()
     yield [*HEAD, *columns.params.values(), *columns.best.values(), *columns.last.values(), *more]
     for trial in record.trials:
         best, last = trial.best(record.experiment.aim), trial.reports[-1] if trial.reports else None
+        row = trial_row(record, trial)
         yield [
-            *(value(record, trial) for value in values),
+            *(getattr(row, name) for name in HEAD),
             *map(flat(trial.config).get, columns.params),
             *(report.metrics.get(name) if report else None for report in (best, last) for name in columns.best),
             *([trial.confirms or None, trial.seed if trial.confirms else None] if more else []),

@@ -114,7 +114,8 @@ class ProgressTable(CLIReporter):
         table = narrowed(columns, width) if sys.stdout.isatty() and self._table == "fit" else drawn(columns)
         statuses = Counter(self._statuses(trials))
         common = self._tracker, self._experiment, self._num_trials(), self._stopper, done
-        times = (self._budget.amounts, self._budget.before_s) if self._budget else ()
+        used = [(self._budget.used(name), limit) for name, limit in self._budget.limits.items()] if self._budget else []
+        times = (used, self._budget.before_s) if self._budget else ()
         line = progress_line(statuses, *common, *times)
         num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
         budget = self._budget.line() if self._budget and not done else ""
