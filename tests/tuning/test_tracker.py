@@ -3,6 +3,7 @@
 import pytest
 from following import following, heard
 
+from tuner.core.events import DIVERGED
 from tuner.spec.experiment import Experiment
 
 BUG = "KeyError: 'lr' (/home/me/space.py, line 12)"
@@ -73,7 +74,8 @@ def test_a_metric_of_a_constraint_may_come_only_at_the_end():
 
 def test_a_trial_diverges_with_any_of_its_metrics():
     tracker = tracked(
-        report("00000", 1, 0.5) | {"metrics": {"loss": 0.5, "size": float("nan")}}, *ended("00000", "pruned"),
+        report("00000", 1, 0.5) | {"metrics": {"loss": 0.5, "size": float("nan")}},
+        *ended("00000", "pruned", f"size is nan at epoch 1: {DIVERGED}"),
         metric=("loss", "size"), mode=("min", "min"),
     )  # fmt: skip
     assert tracker.state.trials["00000"].shown_status == "diverged"

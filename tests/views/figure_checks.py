@@ -53,7 +53,7 @@ def check_curves(truth, figure, metric="loss", is_timed=False):
     for trace in figure["data"]:
         if trace["meta"] not in MARKS:
             for name, *point in points_of(trace, "x", "y"):
-                status = truth.trials[name].status
+                status = truth.trials[name].shown
                 usual = "running" if status == "suggested" else status
                 assert trace["meta"] == ("best" if winner and name == winner[0] else usual)
                 drawn.setdefault(name, []).append(tuple(point))
@@ -163,7 +163,7 @@ def check_places(keys, axis):
 
 def check_compared(truth, figures):
     """Checks the value of each trial at the default choice, and where its parameter `lr` is."""
-    pruned = any(trial.status == "pruned" for trial in truth.trials.values())
+    pruned = any(trial.shown == "pruned" for trial in truth.trials.values())
     lasts = sorted(trial.last for trial in truth.trials.values() if trial.best(truth.sign) is not None)
     epoch, title = (lasts[len(lasts) // 10] if pruned and lasts else None), "best loss"
     expected = {}
@@ -213,7 +213,7 @@ def check_timeline(truth, figure):
     bars, rows = defaultdict(list), defaultdict(list)
     for trace in figure["data"]:
         for name, start, length, row in points_of(trace, "base", "x", "y"):
-            assert trace["meta"] == ("best" if winner and name == winner[0] else truth.trials[name].status)
+            assert trace["meta"] == ("best" if winner and name == winner[0] else truth.trials[name].shown)
             bars[name].append((start, length))
             rows[row].append((start, 0 if length * unit < longest / 1999 else length))  # short bars are drawn longer
     close = {"abs": 0.002 / unit, "rel": 1e-6}
@@ -276,7 +276,7 @@ def check_report(truth, text, rungs, decisions, experiment):
     columns = {
         "rung": "rung", "bracket": "bracket", "band": "band", "reached": "reached", "continued": "continued",
         "pruned": "stopped", "paused": "waiting", "best value": "best", "last cutoff used": "cutoff_then",
-        "cutoff with all results": "cutoff_now", "pruned that would survive today": "would_survive",
+        "cutoff with all results": "cutoff_now", "would survive today": "would_survive",
     }  # fmt: skip
     check_table(sections.tables.get("Rungs", []), rungs, columns)
     columns = {name: name for name in ("trial", "outcome", "epoch", "rung", "value", "cutoff", "margin")}
@@ -285,11 +285,11 @@ def check_report(truth, text, rungs, decisions, experiment):
     for name, trial in truth.trials.items():
         best, last = trial.best(truth.sign), trial.values.get(trial.last)
         rows.append({
-            "trial": name, "status": trial.status, "best": trial.values.get(best), "best_epoch": best, "last": last,
-            "epochs": trial.last, "seconds": round(trial.seconds, 3),
+            "trial": name, "status": trial.shown, "best": trial.values.get(best), "best_epoch": best, "last": last,
+            "epochs": trial.last,
         })  # fmt: skip
     columns = {"trial": "trial", "status": "status", "best_loss": "best", "best epoch": "best_epoch",
-               "last_loss": "last", "epochs": "epochs", "duration (s)": "seconds"}  # fmt: skip
+               "last_loss": "last", "epochs": "epochs"}  # fmt: skip
     check_table(sections.tables["Trials"], rows, columns)
 
 

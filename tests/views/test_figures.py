@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import pytest
 from journals import ruled
 
-from tuner.core.events import Report
+from tuner.core.events import DIVERGED, Report
 from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.spec.experiment import Experiment
@@ -26,7 +26,8 @@ from tuner.views.whatif import what_if
 
 def trial(number, values, status="completed", decisions=(), **config):
     reports = tuple(Report(e, {"loss": v}, None, 10 * number + e, 10 * number + e) for e, v in enumerate(values, 1))
-    return TrialRecord(f"{number:05}", config or {"lr": 0.1}, status, "r", reports, tuple(decisions))
+    reason = DIVERGED if status == "pruned" and values[-1] != values[-1] else "r"
+    return TrialRecord(f"{number:05}", config or {"lr": 0.1}, status, reason, reports, tuple(decisions))
 
 
 def decided(epoch, value, cutoff, action="stop", rung=None, bracket=0, recorded=1):

@@ -1,10 +1,19 @@
 """How far a search is: its pace, the time left, and what is spent, left and planned of its budgets."""
 
+import time
+from collections import Counter
 from dataclasses import replace
 
 import pytest
+from following import following, heard
 from test_figures import record, trial
 
+from tuner.engine.controller.stopper import SearchStopper
+from tuner.record.records import Folding
+from tuner.record.results import ExperimentRecord
+from tuner.record.texts import duration
+from tuner.spec.experiment import Experiment
+from tuner.tuning.output.progress import progress_line
 from tuner.views.progress import Progress, budget_of, progress_of
 from tuner.views.verdict import verdict_of
 
@@ -18,18 +27,56 @@ def ended(num, **more):
     return [replace(trial(n, [1.0] * 2, status[n % 3], x=n), cpu_hours=0.5, gpu_hours=0.25, **more) for n in range(num)]
 
 
-def test_the_pace_is_that_of_ended_trials_and_the_search_ends_with_its_last_trial_or_its_first_budget():
+def test_the_search_ends_with_its_last_trial_or_its_first_budget():
     trials = [*ended(4), trial(9, [1.0], "running"), trial(10, [], "suggested")]
-    assert progress_of(running(*trials, num_samples=20)) == Progress(4, 20, 144.0, 16 * 25.0)
-    assert progress_of(running(*trials, num_samples=5)) == Progress(4, 6, 144.0, 2 * 25.0)  # it was extended
+    # 9 reports in 100 s; the ended trials trained 2 epochs each, and the running one 1.
+    assert progress_of(running(*trials, num_samples=20)) == Progress(4, 20, 144.0, pytest.approx(31 * 100 / 9))
+    assert progress_of(running(*trials, num_samples=5)) == Progress(4, 6, 144.0, pytest.approx(3 * 100 / 9))  # extended
     assert progress_of(running(*trials, num_samples=0, time_budget="180s")) == Progress(4, 0, 144.0, 80.0)
     assert progress_of(running(*trials, num_samples=20, epoch_budget=12)).left_s == pytest.approx(3 / 9 * 100)
     assert progress_of(running(*trials, num_samples=20, cpu_hours=3, gpu_hours=9)).left_s == pytest.approx(50.0)
     assert progress_of(running(*trials, num_samples=20, cpu_hours=1.5)).left_s == 0.0  # it is overdrawn
     over = replace(running(*trials, num_samples=20), state="interrupted")
-    for unknown in (running(*trials[:2], num_samples=20), running(*trials, took_s=0.0), over):
+    for unknown in (running(*trials[4:], num_samples=20), over):
         assert progress_of(unknown)[2:] == (None, None)
     assert progress_of(record(num_samples=20)) == Progress(0, 20) and progress_of(running(took_s=0.0)).ended == 0
+
+
+@pytest.mark.parametrize("scheduler", ["asha", "asha-promotion"])
+def test_terminal_and_page_estimate_the_same_time_left(scheduler):
+    """In the second session of a search: 7 reports in 1,020 s."""
+    experiment = Experiment(num_samples=9, scheduler=scheduler, name="e", results="/nowhere")
+    first = [at(0, "experiment_started"), *begun("00000", 100), reported("00000", 1, 900), ended_at("00000", 950)]
+    now = [at(1000, "experiment_resumed"), *begun("00001", 1010), *begun("00002", 1010), *begun("00003", 1010)]
+    now += [reported(trial, epoch, 1010 + 10 * epoch) for trial, epochs in (("00001", 3), ("00002", 1)) for epoch in
+            range(1, epochs + 1)]  # fmt: skip
+    now += [ended_at("00001", 1040), reported("00003", 1, 1045)]
+    now += [at(1050, "decision", trial="00003", epoch=1, rung=1, bracket=0, value=1.0, cutoff=None, recorded=0,
+               action="pause", reason="waits"), reported("00002", 2, 1070)]  # fmt: skip
+    whole = ExperimentRecord(experiment, {}, **Folding([*first, *now]).fields())
+    tracker = following(experiment, first)
+    heard(tracker, *now)
+    tracker.began = time.monotonic() - 70
+    counts = Counter(trial.shown_status for trial in whole.trials)
+    line = progress_line(counts, tracker, experiment, 9, SearchStopper(), before_s=950.0)
+    assert progress_of(whole).left_s > 0 and f"about {duration(progress_of(whole).left_s)} left" in line
+
+
+def at(time, event, **fields):
+    return {"time": float(time), "event": event, **fields}
+
+
+def begun(trial, time):
+    known = at(time, "trial_suggested", trial=trial, config={})
+    return [known, at(time, "trial_started", trial=trial, config={}, resources={"CPU": 1}, node="n")]
+
+
+def reported(trial, epoch, time):
+    return at(time, "report", trial=trial, epoch=epoch, metrics={"loss": 1.0})
+
+
+def ended_at(trial, time):
+    return at(time, "trial_ended", trial=trial, status="completed", reason="")
 
 
 def test_each_budget_says_what_is_spent_and_left_and_the_rest_what_it_is_for():

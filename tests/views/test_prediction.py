@@ -1,5 +1,7 @@
 """How well one metric predicts another at a rung: Spearman's correlation, with an interval that keeps its level."""
 
+import csv
+import io
 import math
 import random
 from dataclasses import replace
@@ -9,6 +11,8 @@ from scipy.stats import spearmanr
 from test_figures import decided, record, trial
 
 from tuner.core.events import Report
+from tuner.record.trial_row import trial_row
+from tuner.tuning.answer.writing import trials_csv
 from tuner.views.figures.plot import BEST_COLOR
 from tuner.views.figures.rung_values import draw_rung_values
 from tuner.views.one_trial import draw_metrics
@@ -107,4 +111,7 @@ def test_reports_without_the_compared_metric_are_no_gap_in_its_curve(searched):
     first = searched.trials[0]
     object.__setattr__(first, "reports", (*first.reports, Report(3, {"accuracy": 0.95}, None, 3.0, 3)))
     assert first.last("loss") == 0.5 and first.last("accuracy") == 0.95 and first.last("f1") is None
-    assert first.last_epoch == 3 and record(first, **TWO).stats.lengths == {2: 1}  # such a report ends no epoch
+    whole = record(first, **TWO)
+    assert first.last_epoch == 3 and whole.stats.lengths == {2: 1}  # such a report ends no epoch
+    row, (line,) = trial_row(whole, first), csv.DictReader(io.StringIO(trials_csv(whole)))
+    assert (row.epochs, line["epochs"], whole.stats.epochs, whole.stats.repeated) == (2, "2", 2, 0)

@@ -19,10 +19,10 @@ from tiers import further
 from workerless import KEPT, MANAGER, Worker, Workerless, failing, run
 
 from tests.serve.conftest import asking
+from tuner.core.events import STATUSES
 from tuner.errors import RequestError
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
-from tuner.record.search_stats import STATUSES
 from tuner.serve.app import create_app
 from tuner.spec.experiment import PAIRS, Experiment
 from tuner.tuning.answer.writing import trials_csv
@@ -47,6 +47,11 @@ class OneTrial:
         """The epoch of the best finite value, the earliest of equal ones; None without any."""
         known = [e for e, v in self.values.items() if usable(v) and (epochs is None or e in epochs)]
         return min(known, key=lambda epoch: sign * self.values[epoch], default=None)
+
+    @property
+    def shown(self):
+        has_diverged = self.status == "pruned" and self.values and not usable(self.values[self.last])
+        return "diverged" if has_diverged else self.status
 
     @property
     def last(self):
@@ -254,7 +259,7 @@ def agree(rows, expected):
 
 
 def summary_of(truth):
-    statuses = Counter(trial.status for trial in truth.trials.values())
+    statuses = Counter(trial.shown for trial in truth.trials.values())
     epochs, winner = sum(trial.last for trial in truth.trials.values()), truth.winner()
     best = None
     if winner:
@@ -272,7 +277,7 @@ def trial_row(truth, name, trial):
     stops = [decision["rung"] for decision in trial.decisions if decision["action"] == "stop"]
     reason = {} if trial.status == "interrupted" else {"reason": trial.reason}
     return {
-        "trial": name, "status": trial.status, "errors": trial.errors, "config": trial.config, **reason,
+        "trial": name, "status": trial.shown, "errors": trial.errors, "config": trial.config, **reason,
         "best_epoch": best, "best": trial.values.get(best), "epochs": trial.last, "last": trial.values.get(trial.last),
         "seconds": trial.seconds, "rung": stops[-1] if stops else None, "attempts": trial.attempts,
         "metrics": {"accuracy": [trial.accuracies.get(best), trial.last_accuracy]} if trial.accuracies else {},
@@ -346,7 +351,7 @@ def check_table(truth, text):
     assert len(set(head)) == len(head)
     for cells, (name, trial) in zip(rows, truth.trials.items(), strict=True):
         row, best = dict(zip(head, cells, strict=True)), trial.best(truth.sign)
-        found = {"trial": name, "status": trial.status, "epochs": trial.last, "best_epoch": best, **trial.config}
+        found = {"trial": name, "status": trial.shown, "epochs": trial.last, "best_epoch": best, **trial.config}
         found |= {"best_loss": trial.values.get(best), "last_loss": trial.values.get(trial.last)}
         assert {each: row[each].removeprefix("'") for each in found} == {
             each: "" if value is None else str(value) for each, value in found.items()

@@ -8,7 +8,7 @@ import pytest
 from journals import ruled
 
 from tests.serve.conftest import begin, train
-from tuner.core.events import Report
+from tuner.core.events import DIVERGED, Report
 from tuner.record.records import TrialRecord
 from tuner.record.results import KILLED, ExperimentRecord, load
 from tuner.spec.experiment import Experiment
@@ -27,6 +27,7 @@ def trial(number, values, status="completed", seconds=0.0, rung=None, cutoff=1.0
     decisions = () if rung is None else (ruled(rung, rung, 0, values[rung - 1], cutoff, 9, "stop", "why"),)
     # An epoch takes an eighth of the time of a trial of eight reports; one report alone says nothing.
     own = {"seconds": seconds, "epoch_seconds": seconds / len(values) if len(values) > 1 else None}
+    reason = DIVERGED if status == "pruned" and values[-1] != values[-1] else reason
     return TrialRecord(f"{number:05}", {"lr": 0.1}, status, reason, reports, decisions, changed_at=number, **own)
 
 
@@ -45,7 +46,7 @@ def searched(**options):
 def test_what_was_pruned_and_saved_is_a_sum_over_the_pruned_trials():
     verdict = verdict_of(searched())
     assert verdict.outcome == "finished" and verdict.ended == "The search is done: all its 17 trials ended."
-    assert verdict.about("pruned") == "9 of 17 trials: 8 by asha, 1 because the training diverged."
+    assert verdict.about("pruned") == "8 of 17 trials, by asha; 1 diverged."
     # Nothing was saved at the trial that diverged: no rule stopped it.
     assert (verdict.epochs_saved, verdict.seconds_saved) == (8 * 7, 8 * 70)  # the start of a worker counts nowhere
     assert verdict.about("saved").startswith("About 56 of 130 epochs (43 %) and 9 min 20 s on workers.")

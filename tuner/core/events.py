@@ -14,6 +14,15 @@ RETURNED = "its function returned"  # the reason in `TrialEnded` of a trial that
 TRAINED = "trained its"  # begins the reason of a trial's end, such as `trained its 9 epochs`, the maximum at that time
 STATES = ("finished", "interrupted", "failed")  # states of a search that has ended
 ENDED = ("completed", "pruned", "failed")  # statuses of a trial that needs no worker any more
+DIVERGED = "the training diverged"  # ends the reason of a trial that was stopped for a value that is not finite
+# The statuses of a trial as users see and count them: those in which it has ended, and the others.
+ENDINGS = ("pruned", "diverged", "completed", "failed")
+STATUSES = ("suggested", "running", "paused", *ENDINGS, "interrupted")
+
+
+def shown_status(status: str, reason: str) -> str:
+    """Returns the status as users see it: `diverged` if a value that is not finite ended the trial."""
+    return "diverged" if status == "pruned" and reason.endswith(DIVERGED) else status
 
 
 class ExperimentStarted(NamedTuple):

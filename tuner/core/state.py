@@ -26,6 +26,7 @@ from tuner.core.events import (
     TrialFailed,
     TrialStarted,
     TrialSuggested,
+    shown_status,
 )
 from tuner.core.timing import Pace, Sessions
 from tuner.rules.own_length import at_length
@@ -44,6 +45,7 @@ class TrialState(Pace):
         status: suggested, running, paused, completed, pruned, failed or interrupted.
         reason: why it ended.
         epoch, furthest: its last and its highest epoch.
+        length: how many epochs it trained: `furthest` without the reports that had the searched metric alone.
         value: the last value of what the scheduler compares; None if it is not finite.
         compared: the best of these values in reports that violate no constraint, as a loss.
         best: the best value of the searched metric; None without a finite one.
@@ -61,6 +63,7 @@ class TrialState(Pace):
     reason: str = ""
     epoch: int = 0
     furthest: int = 0
+    length: int = 0
     value: float | None = None
     compared: float = math.inf
     best: float | None = None
@@ -75,8 +78,7 @@ class TrialState(Pace):
 
     @property
     def shown_status(self) -> str:
-        """The status as users see it: `diverged` if the trial was stopped because its last value was not finite."""
-        return "diverged" if self.status == "pruned" and self.epoch and self.value is None else self.status
+        return shown_status(self.status, self.reason)
 
 
 class State:
@@ -169,9 +171,11 @@ class State:
     def _report(self, trial: TrialState, report: Report) -> None:
         metrics = report.metrics
         self.num_epochs += 1
-        trial.epoch, trial.furthest = report.epoch, max(trial.furthest, report.epoch)
+        is_alone = keeps_last(self._compared, self._wanted, metrics)
+        trial.epoch, more = report.epoch, max(0, report.epoch - trial.furthest)
+        trial.furthest, trial.length = trial.furthest + more, trial.length + more - (is_alone and more > 0)
         wanted, compared = finite(self._wanted.value(metrics)), finite(self._compared.value(metrics))
-        if not keeps_last(self._compared, self._wanted, metrics):
+        if not is_alone:
             trial.value = compared
         if self._aim.several:
             point = self._aim.point(metrics)

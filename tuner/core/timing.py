@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tuner.core.events import Beginning, Event
+from tuner.core.events import ENDINGS, Beginning, Event
 
 
 class Session(NamedTuple):
@@ -57,3 +58,34 @@ class Pace:
         elif reports:
             self.between_s, self.gaps = self.between_s + trained_s, self.gaps + 1
         return took_s
+
+
+def seconds_left(
+    trials: Iterable[tuple[str, int]],
+    num_open: float,
+    num_reports: int,
+    took_s: float,
+    budgets: Iterable[tuple[float, float]],
+    scheduler: str,
+) -> float | None:
+    """Estimates by the pace so far when the last trial has ended or a budget is spent; None if nothing tells.
+
+    Trials that have not ended are expected to train as many epochs as the ended ones did on average. With
+    asha-promotion, most paused trials end when the search does, so they count as ended.
+
+    Args:
+        trials: the status, as users see it, and the epochs of each trial.
+        num_open: how many trials have not ended; infinite if only a budget limits them.
+        num_reports, took_s: the reports and the seconds of all sessions.
+        budgets: what is used of each budget, and the budget.
+    """
+    known = list(trials)
+    settled = (*ENDINGS, "paused") if scheduler == "asha-promotion" else ENDINGS
+    lengths = [epochs for status, epochs in known if status in settled]
+    rests = [max(0.0, limit - used) * took_s / used for used, limit in budgets if used > 0]
+    if lengths and num_reports and num_open < math.inf:
+        usual = sum(lengths) / len(lengths)
+        num_left = num_open - sum(status == "paused" for status, _ in known if "paused" in settled)
+        trained = sum(min(usual, epochs) for status, epochs in known if status in {"running", "paused"} - {*settled})
+        rests.append(max(0.0, usual * num_left - trained) * took_s / num_reports)
+    return min(rests, default=None)

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tuner.core.events import ENDED
+from tuner.record.columns import column
 from tuner.record.records import TrialRecord
 from tuner.record.search_stats import SearchStats
 from tuner.spec.experiment import Experiment
@@ -122,26 +123,23 @@ class ConfirmedSetting:
         single: that trial's best value, by which the search chose the setting; `epochs` is how long it trained.
         trials, seeds, values: the ended trials that trained the setting again, their seeds, and the best value of each;
             None for a trial without a finite value, or that broke a constraint.
-        mean: the mean of the values; None without any. The best mean wins; a setting with a missing value cannot,
-            unless all settings miss one.
-        low, high: the 95 % interval of the true mean over seeds; None if it is unknown.
-        best_probability: the probability that this setting has the best true mean of these settings; None if unknown.
-        luck: how much better `single` is than the mean. If `trial` was stopped early, the missing epochs count, too.
-            None without a mean, or if no seed changes any value.
+        mean: None without values. The best mean wins; a setting with a missing value cannot, unless all miss one.
+        low, high, best_probability: the 95 % interval of the true mean, and its chance to be the best; None if unknown.
+        luck: if `trial` was stopped early, the missing epochs count, too. None without a mean, or if no seed matters.
     """
 
-    trial: str
-    config: dict[str, Any]
-    single: float
-    epochs: int
-    trials: tuple[str, ...]
-    seeds: tuple[int, ...]
-    values: tuple[float | None, ...]
-    mean: float | None = None
-    low: float | None = None
-    high: float | None = None
-    best_probability: float | None = None
-    luck: float | None = None
+    trial: str = column("", "the search's trial with this setting", "trial")
+    trials: tuple[str, ...] = column(shown="")
+    seeds: tuple[int, ...] = column(shown="")
+    mean: float | None = column("", "over the other seeds")
+    low: float | None = column("95 % from")
+    high: float | None = column("95 % to")
+    best_probability: float | None = column("probability of the best mean")
+    single: float = column("value in the search")
+    luck: float | None = column("", "how much better the value in the search is than the mean")
+    values: tuple[float | None, ...] = column("", "", "list", "page")
+    epochs: int = column(shown="report")
+    config: dict[str, Any] = column("parameters", "", "parameters")
 
 
 class Repeated(NamedTuple):
@@ -209,10 +207,10 @@ def confirmation(experiment: Experiment, stats: SearchStats) -> Confirmation:
         single = original.best_value(aim)
         settings.append(
             ConfirmedSetting(
-                original.id, original.config, single, original.last_epoch, tuple(trial.id for trial in repeats),
-                tuple(trial.seed for trial in repeats), own, mean,
-                *(next(found)[1:] if finite_ones and own in whole else (None, None, None)),
-                luck=goal.sign * (mean - single) if has_noise and mean is not None else None,
+                original.id, tuple(trial.id for trial in repeats), tuple(trial.seed for trial in repeats), mean,
+                *(next(found)[1:] if finite_ones and own in whole else (None, None, None)), single,
+                goal.sign * (mean - single) if has_noise and mean is not None else None,
+                own, original.length(experiment.compared, goal), original.config,
             )
         )  # fmt: skip
     settings.sort(key=lambda each: (each.mean is None, None in each.values, goal.sign * (each.mean or 0)))

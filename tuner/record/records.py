@@ -23,9 +23,10 @@ from tuner.core.events import (
     TrialFailed,
     TrialStarted,
     TrialSuggested,
+    shown_status,
 )
 from tuner.core.timing import Pace, Sessions
-from tuner.spec.constraints import BREAKS, Aim
+from tuner.spec.constraints import Aim
 from tuner.spec.metrics import Goal, keeps_last
 from tuner.spec.metrics import finite as finite
 
@@ -96,6 +97,8 @@ class TrialRecord:
 
     def length(self, compared: Goal, wanted: Goal) -> int:
         """Returns how many epochs the trial trained: its last epoch without the reports of the wanted metric alone."""
+        if compared == wanted:
+            return self.last_epoch
         return self.last_epoch - sum(keeps_last(compared, wanted, report.metrics) for report in self.reports)
 
     def last(self, metric: str) -> Any:
@@ -118,9 +121,8 @@ class TrialRecord:
         return self.status == "pruned" and last is not None and last.action == "stop" and last.rung is not None
 
     @property
-    def has_diverged(self) -> bool:
-        """Whether the trial was pruned because its compared metric was not finite."""
-        return self.status == "pruned" and not (self.is_stopped or self.reason.startswith(BREAKS))
+    def shown_status(self) -> str:
+        return shown_status(self.status, self.reason)
 
     @kept
     def best(self, aim: Aim) -> Report | None:

@@ -125,6 +125,10 @@ class ExperimentRecord:
                 found = report.epoch, most
         return found
 
+    def epochs_of(self, trial: TrialRecord) -> int:
+        """Returns how many epochs a trial trained: its last reports may have the searched metric alone."""
+        return trial.length(self.experiment.compared, self.experiment.wanted)
+
     @property
     def retrainable(self) -> bool:
         """Whether `tuner.train` and `tuner.audit` can train its trials: the space is a file or module with a task."""
@@ -155,10 +159,11 @@ class ExperimentRecord:
         lasts = [(t, t.decisions[-1]) for t in self.trials if t.status == "paused" and t.decisions and is_over]
         return [*self.stats.stopped, *(t for t, last in lasts if last.action == "pause" and not last.budget)]
 
+    @kept
     def epochs_saved(self) -> dict[str, int]:
         """Estimates how many epochs pruning saved: for each trial of `cut_short`, those up to `whole_length`."""
-        (length, *_), goals = self.whole_length(), (self.experiment.compared, self.experiment.wanted)
-        return {trial.id: max(0, length - trial.length(*goals)) for trial in self.cut_short}
+        length = self.whole_length()[0]
+        return {trial.id: max(0, length - self.epochs_of(trial)) for trial in self.cut_short}
 
     @kept
     def best(self) -> tuple[TrialRecord, Report] | None:

@@ -15,7 +15,7 @@ from itertools import chain, compress, zip_longest
 from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
-from tuner.core.events import Report
+from tuner.core.events import STATUSES, Report
 from tuner.record.records import TrialRecord, finite
 from tuner.rules.order import best_first, pareto
 from tuner.spec.constraints import Aim, Point
@@ -24,7 +24,6 @@ from tuner.spec.experiment import Experiment, milestones
 Value = TypeVar("Value")
 Item = TypeVar("Item", bound=Any)
 Answer = tuple[TrialRecord, Report]
-STATUSES = ("suggested", "running", "paused", "completed", "pruned", "failed", "interrupted")
 MOST_FRONTS = 20  # after this many fronts of which a checkpoint is gone, all checkpoints are looked up
 MAX_INSERTED_ITEMS = 100  # with more changed items than this, sorting the list anew is faster than inserting each item
 
@@ -115,13 +114,13 @@ class SearchStats:
 
     @cached_property
     def counts(self) -> dict[str, int]:
-        numbers = Counter(self.by_trial(getattr, "status"))
+        numbers = Counter(self.by_trial(getattr, "shown_status"))
         return {status: numbers[status] for status in STATUSES}
 
     @cached_property
     def epochs(self) -> int:
         """Sum of the epochs of all trials; an epoch that a trial trained again counts once."""
-        return sum(self.by_trial(getattr, "last_epoch"))
+        return sum(self.by_trial(TrialRecord.length, self._compared, self._aim.goals[0]))
 
     @property
     def num_reports(self) -> int:
@@ -131,7 +130,7 @@ class SearchStats:
     @property
     def repeated(self) -> int:
         """How many times an epoch was trained again, after a restart or because a trial copied an earlier state."""
-        return max(0, self.num_reports - self.epochs)
+        return max(0, self.num_reports - int(sum(self.by_trial(getattr, "last_epoch"))))
 
     @cached_property
     def epoch_seconds(self) -> float | None:

@@ -17,9 +17,11 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import Response
 
 from tuner.errors import RequestError, blamed
+from tuner.record.columns import Column, table_columns
 from tuner.record.confirm import ConfirmedSetting
 from tuner.record.format import JOURNAL
 from tuner.record.reading import NotYet
+from tuner.record.trial_row import TrialRow
 from tuner.serve.access.guard import HEADERS, Guard, Keys, add_signin, is_loopback
 from tuner.serve.actions import add_actions
 from tuner.serve.analysis import add_analyses
@@ -32,6 +34,7 @@ from tuner.serve.reading.stream import event_frames
 from tuner.serve.reading.summary import Summary
 from tuner.serve.served import ServedExperiments, Values
 from tuner.views import tables
+from tuner.views.audit_record import AuditedTrial
 from tuner.views.costs import CostRow, cost_rows
 from tuner.views.figures import curves
 from tuner.views.figures import values as value_choices
@@ -39,7 +42,7 @@ from tuner.views.figures.catalogue import FIGURES, FigureName
 from tuner.views.figures.parameters import parallel_of
 from tuner.views.prediction import PredictionRow, prediction
 from tuner.views.verdict import Verdict, verdict_of
-from tuner.views.whatif import REPLAYED
+from tuner.views.whatif import REPLAYED, Fate
 
 MAX_ROWS = 10_000
 MOST_STREAMS = 100  # event streams open at once; each checks a file 5 to 25 times a second
@@ -92,7 +95,7 @@ class Trials:
     """The requested trials, out of `total`; `left_out` counts requested trials that did not fit into the response."""
 
     total: int
-    trials: list[tables.TrialRow] = field(default_factory=list)
+    trials: list[TrialRow] = field(default_factory=list)
     left_out: int = 0
 
 
@@ -142,7 +145,7 @@ class Changes:
     `num_trials` and `num_decisions` count all rows. `parameters` names the axes of the parallel coordinates. Figures
     can compare trials by any of `value_choices` of any of `metrics`; default: `value_default` of the first metric.
     `replayed` has the schedulers that a what-if knows, and the options that each uses. `left_out` counts rows that did
-    not fit.
+    not fit. `columns` describes the tables of the page, in each first answer.
     """
 
     summary: Summary
@@ -159,10 +162,16 @@ class Changes:
     best_metrics: dict[str, Any]
     front: list[tables.FrontRow] = field(default_factory=list)
     confirmed: list[ConfirmedSetting] = field(default_factory=list)
-    trials: list[tables.TrialRow] = field(default_factory=list)
+    trials: list[TrialRow] = field(default_factory=list)
     decisions: list[tables.DecisionRow] = field(default_factory=list)
     left_out: int = 0
     figures: dict[str, dict[str, Any]] = field(default_factory=dict)
+    columns: dict[str, tuple[Column, ...]] = field(default_factory=dict)
+
+
+ROWS = TrialRow, tables.RungRow, tables.DecisionRow, tables.FrontRow, ConfirmedSetting, CostRow, Fate, AuditedTrial
+TABLES = "trials", "rungs", "decisions", "front", "confirmed", "costs", "fates", "audited"
+COLUMNS = {table: table_columns(row, "page") for table, row in zip(TABLES, ROWS, strict=True)}
 
 
 def create_app(
@@ -290,6 +299,7 @@ def _add_readings(app: FastAPI, served: ServedExperiments) -> None:
             replayed=REPLAYED,
             best_metrics=tables.best_metrics(record),
             left_out=max(0, len(rungs) - MAX_ROWS),
+            columns={} if since else COLUMNS,
         )
         changed = tables.changed_since(record, since)[:limit]
         return answer(

@@ -161,12 +161,6 @@ class Budget:
     def _hourly(self, name: str) -> float:
         return self._per_trial[HOURS.index(name)]
 
-    @property
-    def left_s(self) -> float | None:
-        """The seconds that are left of the time budget; None without one."""
-        limit = self.limits.get("time_budget")
-        return None if limit is None else max(0.0, limit - self.used("time_budget"))
-
     def spent(self) -> str:
         """Returns the name of a budget of which nothing is left; empty if there is none."""
         return next((name for name, limit in self.limits.items() if self.used(name) >= limit), "")

@@ -11,6 +11,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from tuner.core.events import (
+    DIVERGED,
     RETURNED,
     TRAINED,
     Decision,
@@ -274,7 +275,7 @@ class SearchScheduler(TrialScheduler):
         if finite_all(value) is None:
             # The rule does not get NaN or infinity, because as the worst value it would distort the rule's cutoffs.
             name, own = self._aim.first_not(finite_all, self._compared, metrics)
-            reason = f"{name} is {own} at epoch {epoch}: the training diverged"
+            reason = f"{name} is {own} at epoch {epoch}: {DIVERGED}"
             return self._stop(trial_id, RuleDecision("stop", reason))
         if broken := self._aim.broken_by(metrics, at="start"):
             self._broken.add(trial_id)

@@ -15,14 +15,12 @@ from tuner.core.events import (
     SchedulerChanged,
     TrialEnded,
     TrialFailed,
-    TrialStarted,
 )
 from tuner.core.state import State, TrialState
 from tuner.engine.controller.failures import likeness
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import all_diverged, one_value, without_metric
 
-ENDINGS = ("pruned", "diverged", "completed", "failed")  # as users see them: `Tracked.shown_status`
 FIRST = 8  # after this many trials ended without failing, it warns if all diverged or all reported values are equal
 ALIKE = 3  # the search stops if the session's first 3 failures are alike and no trial has succeeded
 
@@ -50,10 +48,8 @@ class Tracker:
         self._begin()
 
     def _begin(self) -> None:
-        # Of this session: start, failed trials, start of the first trial, ended trials, and number of reports.
+        # Of this session: start, and failed trials.
         self.began, self._failed = time.monotonic(), list[str]()
-        self.started: float | None = None
-        self.ended, self.num_reports = set[str](), 0
         self._silent = list[str]()  # completed trials that never reported a finite value of the searched metric
 
     def hear(self, event: Event) -> None:
@@ -62,8 +58,6 @@ class Tracker:
             self._begin()
         elif isinstance(event, SchedulerChanged | LengthLearned | GraceLearned):
             self.on_notice(event.reason)
-        elif isinstance(event, TrialStarted):
-            self.started = self.started or time.monotonic()
         elif isinstance(event, Report):
             self._hear_report(event)
         elif isinstance(event, TrialFailed) and event.will_retry:
@@ -72,7 +66,6 @@ class Tracker:
             self._hear_end(event.trial, self.state.trials[event.trial])
 
     def _hear_report(self, report: Report) -> None:
-        self.num_reports += 1
         self._names |= report.metrics.keys()
         if len(self._first) < FIRST and len(self._values) < 2:
             self._values.add(self.state.trials[report.trial].value)
@@ -85,7 +78,6 @@ class Tracker:
             self.on_notice(f"trial {report.trial}: {report.doubt}")
 
     def _hear_end(self, trial_id: str, trial: TrialState) -> None:
-        self.ended.add(trial_id)
         is_first, self._hopeful = not self._hopeful, self._hopeful or trial.status == "completed"
         self._failed += [trial_id] if trial.status == "failed" else []
         self.on_end(trial_id)

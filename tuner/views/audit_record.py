@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar
 from pydantic import FailFast, TypeAdapter, ValidationError
 
 from tuner.errors import RequestError
+from tuner.record.columns import column
 from tuner.record.records import TrialRecord
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import bytes_in
@@ -23,21 +24,17 @@ MAX_AUDIT_BYTES = 4 << 20  # maximum bytes of audit.json; 10,000 audited trials 
 
 @dataclass(frozen=True)
 class AuditedTrial:
-    """One pruned trial that the audit trained to the end.
-
-    `stopped` is the epoch at which the search pruned it. `differs` says where the audit's values first differ from the
-    search's values; it is empty if all are equal.
-    """
+    """One pruned trial that the audit trained to the end."""
 
     __pydantic_config__: ClassVar = {"allow_inf_nan": False}
-    trial: str
-    stopped: int
-    epochs: int
-    best: float | None
-    best_epoch: int | None
-    beats: bool
-    differs: str
-    seconds: float
+    trial: str = column("", "", "trial")
+    stopped: int = column("pruned at epoch")
+    best: float | None = column("best value")
+    best_epoch: int | None = column()
+    beats: bool = column("false prune", "whether its best value beats that of the best trial", "flag")
+    seconds: float = column("duration", "", "duration")
+    differs: str = column("note", "where the values first differ from the search's", "text")
+    epochs: int = column(shown="")
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, domain_text, flat_parameters, formatted
+from tuner.record.trial_row import Number
 from tuner.spec.experiment import values_of
 from tuner.spec.metrics import sign_of
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
 from tuner.views.figures.values import BEST, LAST, shared_epoch, title_of
 from tuner.views.figures.values import values_of as trial_values
-from tuner.views.tables import Number
 
 MAX_STEPS = 400  # maximum steps of one curve; a curve with more improvements is thinned
 MOST_POINTS = 200  # maximum points of one distribution

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tuner.record.columns import column
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import flat, formatted
@@ -20,20 +21,19 @@ class CostRow:
     """What the trials with one value of a parameter, or with the numbers of one range, cost on workers.
 
     With pbt, which changes values while trials train, a trial counts for its last value.
-    `saved` is an estimate, as of `ExperimentRecord.epochs_saved`; `epoch_s` is None if no epoch was trained, and
-    leaves out trials without epochs. `share` is the percentage of all trials' time.
+    `epoch_s` is None if no epoch was trained, and leaves out trials without epochs.
     """
 
-    parameter: str
-    value: str
-    trials: int
-    epochs: int
-    seconds: float
-    epoch_s: float | None
-    cpu_hours: float
-    gpu_hours: float
-    saved: int
-    share: float
+    parameter: str = column("", "", "")
+    value: str = column("", "a value, or the range of a quarter of the trials", "")
+    trials: int = column()
+    epochs: int = column()
+    seconds: float = column("duration", "on workers; in seconds for a filter and a file", "duration")
+    epoch_s: float | None = column("seconds an epoch")
+    cpu_hours: float = column("CPU-hours")
+    gpu_hours: float = column("GPU-hours")
+    saved: int = column("epochs saved", "by pruning, an estimate")
+    share: float = column("share of the time, %")
 
 
 def cost_rows(record: ExperimentRecord) -> list[CostRow]:
@@ -44,7 +44,7 @@ def cost_rows(record: ExperimentRecord) -> list[CostRow]:
     for name in dict.fromkeys(name for config in configs.values() for name in config):
         with_it = [trial for trial in record.trials if name in configs[trial.id]]
         for label, trials in grouped(with_it, [configs[trial.id][name] for trial in with_it]):
-            seconds, epochs = sum(trial.seconds for trial in trials), sum(trial.last_epoch for trial in trials)
+            seconds, epochs = sum(trial.seconds for trial in trials), sum(map(record.epochs_of, trials))
             trained_s = sum(trial.seconds for trial in trials if trial.last_epoch)
             cpu, gpu = sum(trial.cpu_hours for trial in trials), sum(trial.gpu_hours for trial in trials)
             left = sum(saved.get(trial.id, 0) for trial in trials)

@@ -11,9 +11,10 @@ from tuner.record.checkpoints import SavedCheckpoints
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import open_in
 from tuner.record.texts import command
+from tuner.record.trial_row import TrialRow
 from tuner.views.figures.metrics import MAX_SHOWN_REPORTS, draw_metrics
 from tuner.views.figures.timeline import cost_of
-from tuner.views.tables import DecisionRow, TrialRow, decision_row, trial_rows
+from tuner.views.tables import DecisionRow, decision_row, trial_rows
 
 OUTPUT_TAIL_BYTES = 16 << 10  # size of the shown end of stdout or stderr
 

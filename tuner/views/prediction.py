@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import NormalDist, StatisticsError, correlation
 
 from tuner.errors import printable
+from tuner.record.columns import column
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungKey
@@ -18,6 +19,7 @@ from tuner.spec.metrics import Goal
 MAX_NAMED_RUNGS = 4  # in a sentence about the rungs
 MIN_TRIALS = 4  # minimum number of trials; the interval of fewer is unknown
 LEVEL = 0.95
+AT_END = "rank correlation of the value at the rung with the best value, completed trials (95 % interval)"
 Pair = tuple[float, float]
 
 
@@ -50,11 +52,11 @@ class PredictionRow:
     value at the rung, so `at_end` is usually nearer to 0 than it would be over all trials.
     """
 
-    rung: float
-    bracket: int | None
-    band: int | None
-    at_rung: Correlation
-    at_end: Correlation
+    rung: float = column()
+    bracket: int | None = column()
+    band: int | None = column()
+    at_rung: Correlation = column("rank correlation at the rung (95 % interval)", look="")
+    at_end: Correlation = column(AT_END, look="")
 
 
 @kept

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
-from tuner.core.events import ENDED
+from tuner.core.events import ENDINGS
+from tuner.core.timing import seconds_left
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import duration
 from tuner.spec.methods import SCHEDULERS
-
-LEAST_ENDED = 3  # ended trials from which the pace is estimated
 
 
 class Progress(NamedTuple):
     """`ended` of `asked` trials have ended, with those of --confirm; `asked` is 0 if only a budget limits their number.
 
-    `rate` is the number of trials that end in an hour, and `left_s` estimates the seconds to the search's end, by the
-    pace so far. Both are None if the search does not run, or fewer than LEAST_ENDED trials have ended.
+    `rate` is the number of trials that end in an hour; None if the search does not run, or no trial has ended. `left_s`
+    estimates the seconds to the search's end (`seconds_left`); None if the search does not run, or nothing tells.
     """
 
     ended: int
@@ -26,19 +26,17 @@ class Progress(NamedTuple):
 
 
 def progress_of(record: ExperimentRecord) -> Progress:
-    """Returns how far a search is; the estimate is the shortest of the times to the last trial and to each budget."""
-    ended = sum(record.stats.counts[status] for status in ENDED)
+    ended = sum(record.stats.counts[status] for status in ENDINGS)
     e, num_repeats = record.experiment, len(record.trials) - len(record.searched)
     repeats = max(num_repeats, e.confirm * e.confirm_seeds) if record.state == "running" else num_repeats
     asked = max(e.num_samples, len(record.searched)) + repeats if e.num_samples else 0
-    took_s = record.took_s
-    if record.state != "running" or ended < LEAST_ENDED or not took_s > 0:
+    if record.state != "running":
         return Progress(ended, asked)
-    rests = [(asked - ended) / (ended / took_s)] if asked else []
-    for used, limit in _spent(record).values():
-        if used > 0:
-            rests.append(max(0.0, limit - used) / (used / took_s))
-    return Progress(ended, asked, 3600 * ended / took_s, min(rests, default=None))
+    lengths = zip(record.stats.by_trial(getattr, "shown_status"), map(record.epochs_of, record.trials), strict=True)
+    num_open, num_reports = asked - ended if asked else math.inf, record.stats.num_reports
+    scheduler = "asha" if record.changed else e.scheduler
+    left_s = seconds_left(lengths, num_open, num_reports, record.took_s, _spent(record).values(), scheduler)
+    return Progress(ended, asked, 3600 * ended / record.took_s if ended and record.took_s > 0 else None, left_s)
 
 
 def _spent(record: ExperimentRecord) -> dict[str, tuple[float, float]]:

@@ -15,20 +15,23 @@ from pydantic_core import to_json
 
 from tuner.errors import RequestError
 from tuner.errors.one_line import told
+from tuner.record.columns import Column, table_columns
+from tuner.record.confirm import ConfirmedSetting
 from tuner.record.records import finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.storage.files import open_in, write_atomically
-from tuner.record.texts import formatted, setting
+from tuner.record.texts import duration, formatted, setting
+from tuner.record.trial_row import TrialRow
 from tuner.spec.command import shown_name
-from tuner.views.costs import cost_rows
+from tuner.views import tables
+from tuner.views.costs import CostRow, cost_rows
 from tuner.views.figures.catalogue import all_figures
 from tuner.views.figures.importance import draw_importance, importance_of
 from tuner.views.figures.parameters import draw_contour, parallel_of, varied
 from tuner.views.figures.plot import Figure, escaped
-from tuner.views.prediction import prediction
-from tuner.views.tables import best_row, decision_rows, front_rows, notices, rung_rows, trial_rows
+from tuner.views.prediction import PredictionRow, prediction
 from tuner.views.verdict import CLOSE_CALLS, verdict_of
-from tuner.views.whatif import REPLAYED, alternative_rows, reproduced
+from tuner.views.whatif import REPLAYED, AlternativeRow, alternative_rows, reproduced
 
 FILE = "report.html"
 TITLES = {  # the same titles as on the page
@@ -38,16 +41,6 @@ TITLES = {  # the same titles as on the page
     "failing": "Where trials fail", "timeline": "Timeline", "usage": "Resource usage",
 }  # fmt: skip
 WIDE = ("rung_values", "lineage", "parallel", "slices", "usage")  # they need at least the width of `.wide`
-HEADINGS = {  # column -> its heading, for the columns whose name is not the heading
-    "stopped": "pruned", "waiting": "paused", "best": "best value",
-    "cutoff_then": "last cutoff used", "cutoff_now": "cutoff with all results",
-    "best_probability": "probability of the best mean", "single": "value in the search", "low": "95 % from",
-    "high": "95 % to", "config": "parameters", "seconds": "duration (s)",
-    "would_survive": "pruned that would survive today",
-    "saved": "epochs saved", "cpu_hours": "CPU-hours", "gpu_hours": "GPU-hours", "epoch_s": "seconds an epoch",
-    "share": "share of the time (%)", "at_rung": "rank correlation at the rung (95 % interval)",
-    "at_end": "rank correlation of the value at the rung with the best value, completed trials (95 % interval)",
-}  # fmt: skip
 MOST_DECISIONS = 200  # maximum decisions in the table: those closest to their cutoff; the journal has all
 MOST_TRIALS = 1000  # maximum rows of the table of trials; trials.csv has all trials
 MOST_PARAMETERS = 4  # maximum parameters whose pairs get a contour; 4 parameters make six pairs
@@ -123,7 +116,7 @@ def page(record: ExperimentRecord) -> str:
 
 
 def _summary(record: ExperimentRecord) -> list[str]:
-    e, best = record.experiment, best_row(record)
+    e, best = record.experiment, tables.best_row(record)
     totals = ", ".join(f"{count} {status}" for status, count in record.stats.counts.items() if count) or "no trials"
     started, when = "", record.facts.get("created")
     if isinstance(when, (int, float)):  # in UTC; the page's script replaces it by the reader's local time
@@ -146,7 +139,9 @@ def _summary(record: ExperimentRecord) -> list[str]:
         repeated = f"{reproduced(record)} of the {len(record.stats.stopped)} recorded prunes"
         lines.append(f"Check: with the search's own rules, a replay repeats {repeated}.")
     shown = [f"<p>{line}</p>" for line in lines]
-    return [_verdict(record), *shown] + [f'<p class="notice">{escaped(notice)}</p>' for notice in notices(record)]
+    return [_verdict(record), *shown] + [
+        f'<p class="notice">{escaped(notice)}</p>' for notice in tables.notices(record)
+    ]
 
 
 def _verdict(record: ExperimentRecord) -> str:
@@ -169,30 +164,24 @@ def _verdict(record: ExperimentRecord) -> str:
 
 def _sections(record: ExperimentRecord, figures: dict[str, Figure], pairs: list[str]) -> list[str]:
     e = record.experiment
+    heads = {"best": f"best {e.compared.metric}", "value": e.compared.metric} if e.prune_by else {}
     parts = {name: _figure(name, figures[name]) if name in figures else "" for name in TITLES}
     shown = [
         parts["best"], parts["confirmed"],
-        _table("Confirmed settings, the best mean first",
-               "trial mean low high best_probability single luck epochs config", record.confirmation.settings),
+        _table("Confirmed settings, the best mean first", ConfirmedSetting, record.confirmation.settings),
         parts["front"],
-        _table("Pareto front, its knee first", "point trial epoch values config", front_rows(record)),
+        _table("Pareto front, its knee first", tables.FrontRow, tables.front_rows(record)),
         parts["curves"], parts["rung_values"], parts["lineage"],
-        _table("Rungs", "rung bracket band reached continued stopped waiting best cutoff_then cutoff_now "
-               "would_survive", rung_rows(record), {"best": f"best {e.compared.metric}"} if e.prune_by else {}),
-        _table(f"How well {e.compared.metric} predicts {e.wanted.metric}", "rung bracket band at_rung at_end",
-               prediction(record)),
-        _table("Decisions, the closest first", "trial outcome epoch rung value cutoff margin reason",
-               decision_rows(record, limit=MOST_DECISIONS), {"value": e.compared.metric} if e.prune_by else {}),
-        _table("Replay with other pruning rules",
-               "scheduler grace_period reduction_factor stopped epochs saved best_trial", alternative_rows(record)),
+        _table("Rungs", tables.RungRow, tables.rung_rows(record), **heads),
+        _table(f"How well {e.compared.metric} predicts {e.wanted.metric}", PredictionRow, prediction(record)),
+        _table("Decisions, the closest first", tables.DecisionRow, tables.decision_rows(record, limit=MOST_DECISIONS),
+               **heads),
+        _table("Replay with other pruning rules", AlternativeRow, alternative_rows(record)),
         parts["history"], parts["parallel"], parts["slices"],
         _contour(pairs), parts["importance"],
         parts["failing"], parts["timeline"], parts["usage"],
-        _table("Cost of each value of a parameter", "parameter value trials epochs seconds epoch_s cpu_hours gpu_hours "
-               "saved share", cost_rows(record)),
-        _table("Trials", "trial status best best_epoch last epochs seconds cpu_hours gpu_hours config reason",
-               trial_rows(record, record.trials[:MOST_TRIALS]),
-               {"best": f"best_{e.wanted.metric}", "last": f"last_{e.wanted.metric}"}),
+        _table("Cost of each value of a parameter", CostRow, cost_rows(record)),
+        _table("Trials", TrialRow, tables.trial_rows(record, record.trials[:MOST_TRIALS]), e.wanted.metric),
     ]  # fmt: skip
     return [part for part in shown if part]
 
@@ -214,26 +203,32 @@ def _contour(pairs: list[str]) -> str:
     return f'<section><h2>Contour of two parameters</h2>{choice}<div id="contour" class="figure tall"></div></section>'
 
 
-def _table(title: str, columns: str, rows: Sequence[Any], own: dict[str, str] = HEADINGS) -> str:
-    """Returns a section with a table without empty columns; `own` replaces headings of HEADINGS in this table only."""
-    names = [name for name in columns.split() if any(getattr(row, name) is not None for row in rows)]
-    if not names:
+def _table(title: str, row: type, rows: Sequence[Any], metric: str = "", **heads: str) -> str:
+    """Returns a section with a table of rows without empty columns; `heads` replaces the headings of some columns."""
+    shown = [each for each in table_columns(row, "report") if any(getattr(one, each.name) is not None for one in rows)]
+    if not shown:
         return ""
-    headings, head, body = HEADINGS | own, "", ""
-    for name in names:
-        look = ' class="number"' if any(isinstance(getattr(row, name), (int, float)) for row in rows) else ""
-        head += f'<th scope="col"{look}>{escaped(headings.get(name, name.replace("_", " ")))}</th>'
-    for row in rows:
-        body += "<tr>"
-        for name in names:
-            value = getattr(row, name)
-            text = formatted(value) if isinstance(value, float) else value
-            text = setting(value) if isinstance(value, dict) else text
-            look = "number" if isinstance(value, (int, float)) else "text" if name in ("config", "reason") else ""
-            body += f'<td class="{look}">{"" if value is None else escaped(str(text))}</td>'
-        body += "</tr>"
+    looks = {"number": "number", "duration": "number", "text": "text", "parameters": "text"}
+    head = "".join(
+        f'<th scope="col" class="{looks.get(each.look, "").replace("text", "")}" title="{escaped(each.about)}">'
+        f"{escaped(heads.get(each.name, each.head.replace('{metric}', metric)))}</th>"
+        for each in shown
+    )
+    body = "".join(
+        "<tr>" + "".join(f'<td class="{looks.get(c.look, "")}">{escaped(_cell(c, one))}</td>' for c in shown) + "</tr>"
+        for one in rows
+    )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
     return f'<section><h2>{escaped(title)}</h2><div class="scroll high" tabindex="0">{table}</div></section>'
+
+
+def _cell(column: Column, row: Any) -> str:
+    value = getattr(row, column.name)
+    if value is None:
+        return ""
+    if column.look == "duration":
+        return duration(value)
+    return setting(value) if isinstance(value, dict) else formatted(value)
 
 
 def _scripts(figures: dict[str, Figure], contours: list[Figure]) -> list[str]:

@@ -44,15 +44,15 @@ def _rule_of(record: ExperimentRecord) -> str:
 def pruned(record: ExperimentRecord) -> str:
     """Says how many trials were pruned, and by what; if none was, why not."""
     scheduler, of = _rule_of(record), f"of {counted(len(record.searched), 'trial')}"
-    cut, judged = [trial for trial in record.searched if trial.status == "pruned"], len(record.stats.stopped)
+    cut = [trial for trial in record.searched if trial.shown_status == "pruned"]
     if record.facts.get("foreign") or record.refused or not record.trials:
         return ""
+    others = f"; {n} diverged" if (n := sum(t.shown_status == "diverged" for t in record.searched)) else ""
     if number := len(cut):
         broke = sum(trial.reason.startswith(BREAKS) for trial in cut)
-        causes = {f"by {scheduler}": judged, "because they broke a constraint": broke}
-        causes["because the training diverged"] = sum(trial.has_diverged for trial in cut)
+        causes = {f"by {scheduler}": number - broke, "because they broke a constraint": broke}
         said = [f"{count} {why}" if count < number else why for why, count in causes.items() if count]
-        return f"{number} {of}{': ' if len(said) > 1 else ', '}{', '.join(said)}."
+        return f"{number} {of}{': ' if len(said) > 1 else ', '}{', '.join(said)}{others}."
     waiting = sum(rung.waiting for rung in record.stats.rungs)
     why = ": no trial was compared with another"
     if not SCHEDULERS[scheduler].prunes:
@@ -63,7 +63,7 @@ def pruned(record: ExperimentRecord) -> str:
         why = f": {waiting} {'waits' if waiting == 1 else 'wait'} at a rung for a promotion"
     elif _has_compared(record):
         why = ": none was worse than a cutoff" if not record.experiment.aim.several else ": none had too bad a rank"
-    return f"0 {of}{why}."
+    return f"0 {of}{why}{others}."
 
 
 def _has_compared(record: ExperimentRecord) -> bool:

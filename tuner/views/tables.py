@@ -8,19 +8,23 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 from tuner.core.events import Decision
+from tuner.record.columns import column
 from tuner.record.records import TrialRecord, finite
 from tuner.record.report_keys import SPEED, USAGE
 from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungKey
 from tuner.record.texts import formatted
+from tuner.record.trial_row import Number, TrialRow, trial_row
 from tuner.rules.asha import cutoff
 from tuner.spec.metrics import is_number
-from tuner.views.figures.values import MOST_METRICS, numbers_of
+from tuner.views.figures.values import MOST_METRICS
 
-Number = float | Literal["nan", "inf", "-inf"]
+SURVIVE = "pruned trials whose value at the rung is at least as good as the cutoff with all results"
+OUTCOMES = "continued, paused, pruned; completed or failed if the trial ended by itself"
+MARGIN = "distance between value and cutoff; 0 and continued: the trial's own value is the cutoff"
 
 
 @dataclass(frozen=True)
@@ -37,80 +41,51 @@ class BestRow:
 class FrontRow:
     """A point of the Pareto front, as `load_best` numbers it: its trial, the epoch, its metrics, and its parameters."""
 
-    point: int
-    trial: str
-    epoch: int
-    values: dict[str, float]
-    config: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TrialRow:
-    """One trial. `best` and `last` are values of the search's metric; `status` is one of `search_stats.STATUSES`.
-
-    `reason` says why the trial ended, or what it waits for while it is paused. `seconds` is its time on workers,
-    `cpu_hours` and `gpu_hours` are its CPUs and GPUs times that time. `rung` is the rung, in epochs, at which a rule
-    stopped it; None if no rule did. `attempts` counts its starts, without the returns of a paused trial; `seconds` are
-    those of all attempts. `metrics` maps each other metric to its values in the best report and at last.
-    """
-
-    trial: str
-    status: str
-    epochs: int
-    best: Number | None
-    best_epoch: int | None
-    last: Number | None
-    seconds: float
-    rung: float | None
-    reason: str
-    config: dict[str, Any]
-    resources: dict[str, Any]
-    node: str
-    errors: list[str]
-    cpu_hours: float
-    gpu_hours: float
-    attempts: int
-    metrics: dict[str, list[Number | None]]
+    point: int = column("", "as load_best(..., point=N) numbers them; 0 is the knee")
+    trial: str = column("", "", "trial")
+    epoch: int = column()
+    values: dict[str, float] = column("metrics", "", "parameters")
+    config: dict[str, Any] = column("parameters", "", "parameters")
 
 
 @dataclass(frozen=True)
 class RungRow:
     """A `RungSummary`, with the rung's best value and asha's present cutoff there."""
 
-    rung: float
-    bracket: int | None
-    band: int | None
-    reached: int
-    continued: int
-    stopped: int
-    waiting: int
-    best: Number | None
-    cutoff_then: Number | None
-    cutoff_now: Number | None  # asha's, from all values at the rung; None for other rules and without values
-    would_pass_now: int | None  # how many values reach it
-    would_survive: int | None  # how many of them are of pruned trials
+    rung: float = column("", "epochs at which the scheduler compares trials")
+    bracket: int | None = column(spare=True)
+    band: int | None = column("", "hyperband and bohb have several brackets in each band", spare=True)
+    reached: int = column("", "trials that reached the rung")
+    continued: int = column("", "of them, those that trained on")
+    stopped: int = column("pruned")
+    waiting: int = column("paused")
+    best: Number | None = column("best value")
+    cutoff_then: Number | None = column("last cutoff used", "the cutoff when the last trial was compared")
+    # asha's, from all values at the rung; None for other rules and without values
+    cutoff_now: Number | None = column("cutoff with all results", "the cutoff over all trials that reached the rung")
+    would_pass_now: int | None = column(shown="")  # how many values reach it
+    would_survive: int | None = column("would survive today", SURVIVE)
 
 
 @dataclass(frozen=True)
 class DecisionRow:
     """One decision of the scheduler; `margin` = |value - cutoff|, None if either is missing or not finite.
 
-    `value` is the value that the scheduler compared: for the median rule, the trial's best. `outcome` says what became
-    of the trial: continued, paused or pruned, or, if it ended by itself, completed or failed.
+    `value` is the value that the scheduler compared: for the median rule, the trial's best.
     """
 
-    trial: str
-    epoch: int
-    rung: float | None
-    bracket: int | None
-    value: Number | None
-    cutoff: Number | None
-    margin: float | None
-    recorded: int
-    action: str
-    reason: str
-    band: int | None
-    outcome: str
+    trial: str = column("", "", "trial")
+    outcome: str = column("", OUTCOMES, "status")
+    epoch: int = column()
+    rung: float | None = column()
+    bracket: int | None = column(shown="page", spare=True)
+    band: int | None = column(shown="page", spare=True)
+    value: Number | None = column()
+    cutoff: Number | None = column()
+    margin: float | None = column("", MARGIN)
+    recorded: int = column("compared with", "number of other trials that had a value at the rung by then", shown="page")
+    reason: str = column("", "", "text")
+    action: str = column(shown="")
 
 
 def best_row(record: ExperimentRecord) -> BestRow | None:
@@ -145,39 +120,7 @@ def changed_since(record: ExperimentRecord, since: int) -> Sequence[TrialRecord]
 
 def trial_rows(record: ExperimentRecord, trials: Iterable[TrialRecord] | None = None) -> list[TrialRow]:
     """Returns one row for each of `trials`; by default for all trials, in the order in which they were suggested."""
-    return [_trial_row(record, trial) for trial in (record.trials if trials is None else trials)]
-
-
-def _trial_row(record: ExperimentRecord, trial: TrialRecord) -> TrialRow:
-    metric = record.experiment.wanted.metric
-    best = trial.best(record.experiment.aim)
-    others = [name for name in numbers_of(trial) if name != metric]
-    stops = [decision for decision in trial.decisions if decision.action == "stop"]
-    return TrialRow(
-        trial=trial.id,
-        status=trial.status,
-        epochs=trial.last_epoch,
-        best=best.metrics[metric] if best else None,
-        best_epoch=best.epoch if best else None,
-        last=_number(trial.last(metric)),
-        seconds=trial.seconds,
-        rung=stops[-1].rung if stops else None,
-        reason=trial.reason,
-        config=trial.config,
-        resources=trial.resources,
-        node=trial.node,
-        errors=list(trial.errors),
-        cpu_hours=trial.cpu_hours,
-        gpu_hours=trial.gpu_hours,
-        attempts=trial.attempts,
-        metrics={
-            each: [_number(best.metrics.get(each)) if best else None, _number(trial.last(each))] for each in others
-        },
-    )
-
-
-def _number(value: Any) -> Any:
-    return value if is_number(value) else None
+    return [trial_row(record, trial) for trial in (record.trials if trials is None else trials)]
 
 
 def rung_rows(record: ExperimentRecord, limit: int | None = None) -> list[RungRow]:
@@ -225,8 +168,9 @@ def decision_rows(
 
 
 def decision_row(trial: TrialRecord, d: Decision) -> DecisionRow:
-    margin, of_rung = d.margin if math.isfinite(d.margin) else None, (d.rung, d.bracket, d.compared_value, d.cutoff)
+    margin = d.margin if math.isfinite(d.margin) else None
+    of_rung = d.rung, d.bracket, d.band, d.compared_value, d.cutoff, margin, d.recorded
     outcome = {"continue": "continued", "pause": "paused", "stop": "pruned"}.get(d.action, d.action)
     if d.action == "stop" and trial.status in ("completed", "failed") and d is trial.decisions[-1]:
         outcome = trial.status
-    return DecisionRow(trial.id, d.epoch, *of_rung, margin, d.recorded, d.action, d.reason, d.band, outcome)
+    return DecisionRow(trial.id, outcome, d.epoch, *of_rung, d.reason, d.action)

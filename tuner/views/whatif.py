@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from tuner.core.events import ENDED, RETURNED, TRAINED
 from tuner.errors import RequestError
+from tuner.record.columns import column
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
@@ -178,16 +179,17 @@ def _notes(record: ExperimentRecord, scheduler: str, unknown: int, *, knows_leng
     return notes
 
 
-class AlternativeRow(NamedTuple):
+@dataclass(frozen=True)
+class AlternativeRow:
     """A row of report.html: how many trials some rules stop, how many epochs all trials then train, and the % saved."""
 
-    scheduler: str
-    grace_period: int | None
-    reduction_factor: float | None
-    stopped: Range
-    epochs: Range
-    saved: str
-    best_trial: str  # kept, lost or unknown
+    scheduler: str = column(look="")
+    grace_period: int | None = column()
+    reduction_factor: float | None = column()
+    stopped: Range = column("pruned")
+    epochs: Range = column()
+    saved: str = column("epochs saved")
+    best_trial: str = column("", "kept, lost or unknown", "")
 
 
 def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
@@ -217,21 +219,21 @@ def alternative_rows(record: ExperimentRecord) -> list[AlternativeRow]:
     return rows
 
 
+OUTCOMES = "stopped: pruned by the rules; ended: as recorded; unknown: it would train beyond its recorded epochs"
+
+
 @dataclass(frozen=True)
 class Fate:
-    """The outcome of one trial in a replay.
+    """The outcome of one trial in a replay. "ended": it completes, fails or diverges unstopped, or has no report."""
 
-    "stopped": the rules stop the trial after `epochs` epochs, because of `cutoff` if there is one. "ended": it
-    completes, fails or diverges before that, or has no report. "unknown": it would train beyond its `recorded` epochs.
-    """
-
-    trial: str
-    recorded: int
-    outcome: Literal["stopped", "ended", "unknown"]
-    epochs: int
-    rung: float | None = None
-    value: float | None = None
-    cutoff: float | None = None
+    trial: str = column("", "", "trial")
+    outcome: Literal["stopped", "ended", "unknown"] = column("", OUTCOMES, "")
+    epochs: int = column()
+    recorded: int = column("epochs recorded")
+    saved: int | None = column("epochs saved")
+    rung: float | None = column()
+    value: float | None = column()
+    cutoff: float | None = column()
 
 
 def _completed_early(trial: TrialRecord, rules: Experiment) -> tuple[int, ...]:
@@ -412,9 +414,11 @@ class _Simulation:
         trial, last, stopped = self._trials[index], self._last.get(index), self._ended.get(index)
         epochs = last.epoch if last else 0
         if last and stopped:
-            return Fate(trial.id, trial.last_epoch, "stopped", epochs, stopped.rung, last.value, stopped.cutoff)
+            where = stopped.rung, last.value, stopped.cutoff
+            return Fate(trial.id, "stopped", epochs, trial.last_epoch, trial.last_epoch - epochs, *where)
         ended = index in self._ended or last is None or trial.status in ("completed", "failed")
-        return Fate(trial.id, trial.last_epoch, "ended" if ended else "unknown", epochs)
+        saved = trial.last_epoch - epochs if ended else None
+        return Fate(trial.id, "ended" if ended else "unknown", epochs, trial.last_epoch, saved, None, None, None)
 
     def _arrivals(self, index: int) -> list[_Arrival]:
         trial, own, arrivals = self._trials[index], self._record.experiment, list[_Arrival]()

@@ -182,7 +182,7 @@ def test_a_link_has_the_pins_which_are_set_side_by_side(page, viewer, demo):
     page.goto(address)
     beside = rows(page, "pinned")
     expect(page.locator("#pinned .tabulator-col")).to_have_text(["value", "00001", "00003"])
-    expect(beside.filter(has_text="best value").locator(".tabulator-cell")).to_have_text(["best value", "2", "4"])
+    expect(beside.filter(has_text="best_loss").locator(".tabulator-cell")).to_have_text(["best_loss", "2", "4"])
     expect(page.locator("#pinned .differs")).to_have_text(["x", "0.1", "0.3"])
     rung = beside.filter(has_text="decision at rung 1").locator(".tabulator-cell")
     expect(rung.nth(1)).to_contain_text("continued 5, cutoff 4.5")

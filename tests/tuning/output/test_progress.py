@@ -43,7 +43,7 @@ def line(statuses, num_settings, *, took, ended=(), running=(), paused=0, report
             heard(tracker, {"event": "trial_ended", "trial": trial_id, "status": "pruned", "reason": ""})
         elif number >= len(ended) + len(running):
             heard(tracker, {"event": "decision", "trial": trial_id, "epoch": 1, "action": "pause"})
-    tracker.began = tracker.started = time.monotonic() - took
+    tracker.began = time.monotonic() - took
     stopper = SearchStopper()
     if refused:
         stopper.refuse(RequestError("it reports no loss"))
@@ -104,7 +104,7 @@ def test_the_table_fits_the_terminal_and_has_first_what_matters(monkeypatch, cap
     assert max(map(len, lines)) <= width
     header = [name.strip() for name in lines[1].strip("|").split("|")]
     params = ["lr", "optimizer/name", "optimizer/momentum"]
-    columns = ["trial", "status", "epoch", "best_loss", "last_loss", *params, "last_accuracy"]
+    columns = ["trial", "status", "best_loss", "last_loss", "epochs", *params, "last_accuracy"]
     assert header == columns[: {40: 3, 60: 5, 80: 6, 160: 9}[width]]
     note = " ".join("".join(f" {line.strip()}" for line in lines).partition("not shown: ")[2].split())
     left_out = ", ".join(columns[len(header) :])
@@ -133,7 +133,10 @@ def test_a_last_report_of_the_searched_metric_alone_leaves_the_compared_one_in_t
         heard(tracker, {"event": "report", "trial": "00000", "epoch": epoch, "metrics": metrics})
     ended.last_result = {"training_iteration": 2, "accuracy": 0.5}
     shown = progress.ProgressTable(experiment, lambda: 1, tracker, SearchStopper(), lambda *_: "", {})
-    assert dict(zip(shown._header, shown._cells(ended), strict=True))["last_loss"] == "0.25"
+    cells = dict(zip(shown._header, shown._cells(ended), strict=True))
+    assert (cells["last_loss"], cells["epochs"]) == ("0.25", "1")  # it ends no epoch
+    heard(tracker, {"event": "report", "trial": "00000", "epoch": 2, "metrics": {"accuracy": 0.5}})  # after a restart
+    assert tracker.state.trials["00000"].length == 1
 
 
 def test_a_pipe_gets_a_line_for_each_trial_that_ends():

@@ -17,22 +17,17 @@ export interface Summary {
   waits_for: string; waits_since: number | null; not_resumed: string; same_epochs: string;
 }
 
-export interface TrialRow {
-  trial: string; status: string; epochs: number; best: Num | null; best_epoch: number | null; last: Num | null;
-  seconds: number; rung: number | null; reason: string; config: Config; resources: Config; node: string;
-  cpu_hours: number; gpu_hours: number;
-  errors: string[]; attempts: number; metrics: { [name: string]: (Num | null)[] };
-}
+// What a table shows of one field of its rows. The types of rows below have only the fields that a script names.
+export interface Column { name: string; head: string; about: string; look: string; rare: boolean; spare: boolean }
 
-export interface RungRow {
-  rung: number; bracket: number | null; band: number | null; reached: number; continued: number; stopped: number; waiting: number;
-  best: Num | null; cutoff_then: Num | null; cutoff_now: Num | null; would_pass_now: number | null; would_survive: number | null;
+export interface TrialRow {
+  trial: string; status: string; epochs: number; best: Num | null; reason: string; config: Config; node: string;
+  errors: string[]; metrics: { [name: string]: (Num | null)[] };
 }
 
 export interface DecisionRow {
   trial: string; epoch: number; rung: number | null; bracket: number | null; value: Num | null; cutoff: Num | null;
-  margin: number | null; recorded: number; action: string; reason: string; band: number | null;
-  outcome: string;
+  margin: number | null; action: string; band: number | null; outcome: string;
 }
 
 export interface Figure { data: { [name: string]: any }[]; layout: { [name: string]: any } }
@@ -49,24 +44,15 @@ export interface Verdict {
 }
 
 export interface Changes {
-  summary: Summary; since: number; num_trials: number; num_decisions: number; parameters: string[]; rungs: RungRow[];
+  summary: Summary; since: number; num_trials: number; num_decisions: number; parameters: string[]; rungs: object[];
   value_choices: string[]; value_default: string; replayed: { [scheduler: string]: string[] };
   figures: { [name: string]: Figure }; trials: TrialRow[]; decisions: DecisionRow[]; left_out: number;
-  verdict: Verdict; metrics: string[]; best_metrics: { [name: string]: Num }; front: FrontRow[]; confirmed: ConfirmedSetting[];
+  verdict: Verdict; metrics: string[]; best_metrics: { [name: string]: Num }; front: object[]; confirmed: ConfirmedSetting[];
+  columns: { [table: string]: Column[] };
 }
 
-export interface FrontRow { point: number; trial: string; epoch: number; values: { [name: string]: number }; config: Config }
-
-export interface ConfirmedSetting {
-  trial: string; config: Config; single: number; epochs: number; trials: string[]; seeds: number[]; values: (number | null)[];
-  mean: number | null; low: number | null; high: number | null; best_probability: number | null; luck: number | null;
-}
-
-export interface CostRow {
-  parameter: string; value: string; trials: number; epochs: number; seconds: number; epoch_s: number | null;
-  cpu_hours: number; gpu_hours: number; saved: number; share: number;
-}
-export interface Costs { rows: CostRow[]; left_out: number }
+export interface ConfirmedSetting { trials: string[]; mean: number | null }
+export interface Costs { rows: object[]; left_out: number }
 
 export interface Experiments { results: string; total: number; experiments: Summary[]; left_out: number }
 
@@ -79,10 +65,7 @@ export interface OneTrial {
 
 export interface Range { least: number; most: number }
 
-export interface Fate {
-  trial: string; recorded: number; outcome: "stopped" | "ended" | "unknown"; epochs: number; rung: number | null;
-  value: number | null; cutoff: number | null;
-}
+export interface Fate { recorded: number; outcome: "stopped" | "ended" | "unknown"; epochs: number }
 
 export interface WhatIf {
   scheduler: string; grace_period: number; reduction_factor: number; brackets: number; max_epochs: number;
@@ -92,14 +75,9 @@ export interface WhatIf {
 
 export interface WhatIfAnswer { outcome: WhatIf; figure: Figure }
 
-export interface AuditedTrial {
-  trial: string; stopped: number; epochs: number; best: number | null; best_epoch: number | null; beats: boolean;
-  differs: string; seconds: number;
-}
-
 export interface AuditResult {
   winner: string; winner_value: number; metric: string; pruned: number; asked: number; seed: number; done: number;
-  beat: number; low: number; high: number; matching: number; stale: boolean; trials: AuditedTrial[];
+  beat: number; low: number; high: number; matching: number; stale: boolean; trials: object[];
   estimate: string;
 }
 

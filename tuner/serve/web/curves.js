@@ -7,7 +7,7 @@ import { drawInto } from "./look.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 
-const PRUNED = ["pruned", "stop", "cutoff"]; // traces of pruned trials only
+const PRUNED = ["pruned", "diverged", "stop", "cutoff"]; // traces of pruned and diverged trials only
 const NO_CURVES = ["stop", "cutoff", "band"]; // traces of marks and quantiles
 
 /** @param {string} id */

@@ -151,6 +151,7 @@ export class Experiment {
     }
     if (before) changes.figures = { ...before.figures, ...changes.figures };
     if (before && changes.since) {
+      changes.columns = before.columns;
       changes.trials = merged(before.trials, changes.trials, this.#most("trials"));
       changes.decisions = withNew(before.decisions, changes.decisions, this.#most("decisions"));
     }

@@ -7,7 +7,7 @@ import { near, shown } from "./experiment.js";
 import { fill } from "./grid.js";
 import { drawInto } from "./look.js";
 import { get } from "./service.js";
-import { AUDITED, COSTS, DECISIONS, FATES } from "./tables.js";
+import { columnsOf } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").FigureAnswer} FigureAnswer */
@@ -57,6 +57,9 @@ async function ask(id, part, draw) {
  * @param {string} message */
 const inForm = (message) => message.replace(/^[a-z_]+(?=[ :])/, (name) => name.replaceAll("_", " "));
 
+/** @param {string} table */
+const described = (table) => columnsOf(shown.now?.loaded?.columns[table] ?? []);
+
 // --- what if ---------------------------------------------------------------------------------------------------------
 
 const RULES = {
@@ -85,7 +88,7 @@ function whatIf() {
     const changed = outcome.fates.filter((f) => f.epochs !== f.recorded || f.outcome === "unknown");
     set(at("whatif-count"), changed.length ? `${counted(changed.length, "trial")} with a different or unknown outcome.` : "No trial ends differently.");
     at("fates-part").hidden = !changed.length;
-    fill(at("fates"), FATES, changed);
+    fill(at("fates"), described("fates"), changed);
   };
   ask("whatif", `what-if?${query}`, draw);
 }
@@ -168,7 +171,7 @@ function audit() {
     at("audit-line").hidden = !command;
     set(at("audit-status"), result ? audited(result) : "No audit yet. An audit trains a sample of pruned trials " +
       "to the end and counts how many of them beat the best trial.");
-    if (result) fill(at("audited"), AUDITED, result.trials);
+    if (result) fill(at("audited"), described("audited"), result.trials);
   };
   ask("audit", "audit", draw);
 }
@@ -178,7 +181,7 @@ function costs() {
   const draw = ({ rows }) => {
     set(at("costs-status"), rows.length ? "Sums of all trials that have the value, in time on workers." : "No parameter differs between trials, or each trial has a value of its own.");
     at("costs").hidden = false;
-    fill(at("costs"), COSTS, rows);
+    fill(at("costs"), described("costs"), rows);
   };
   ask("costs", "costs", draw);
 }
@@ -212,7 +215,7 @@ export async function showTrial(id) {
   at("trial-logs").replaceChildren(...logs.map((log) => el("details", { open: true }, el("summary", {}, `${log.name}, ${bytes(log.size_bytes)}`),
     el("pre", { tabIndex: 0 }, log.tail))));
   if (!DIALOG.open) DIALOG.showModal();
-  fill(at("trial-decisions"), DECISIONS.slice(1), decisions);
+  fill(at("trial-decisions"), described("decisions").slice(1), decisions);
   at("trial-figure").hidden = !figure.data.length;
   if (figure.data.length) drawInto(at("trial-figure"), figure, id);
 }

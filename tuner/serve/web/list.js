@@ -26,6 +26,8 @@ const stateText = (e) => (e.error ? "unreadable"
 /** @param {Summary} e */
 const remark = (e) => [e.error || e.notes_error, e.state === "reading" ? e.notice : "", e.message, e.notes].filter(Boolean).join("; ");
 
+/** @param {...string} statuses @returns {import("./grid.js").Column<Summary>[]} */
+const withStatus = (...statuses) => statuses.map((head) => ({ head, value: (e) => e.counts[head] || null, look: "number", spare: true }));
 /** @type {import("./grid.js").Column<Summary>[]} */
 const EXPERIMENTS = [
   { head: "compare", tick: TICKS },
@@ -33,8 +35,7 @@ const EXPERIMENTS = [
   { head: "state", value: (e) => (e.error ? "unreadable" : ending(e)), text: stateText,
     look: (e) => (e.error || isWithoutAnswer(e) ? "failed" : e.state) },
   { head: "trials", value: (e) => (e.error ? null : e.ended), text: (e) => (e.error ? "" : ofAll(e)), look: "number", about: "that have ended, of all" },
-  { head: "running", value: (e) => e.counts.running || null, look: "number", spare: true },
-  { head: "paused", value: (e) => e.counts.paused || null, look: "number", spare: true },
+  ...withStatus("running", "paused"),
   { head: "time left", value: (e) => e.left_s, text: (e) => (e.left_s === null ? "" : `about ${duration(e.left_s)}`), look: "number", spare: true,
     about: "by the pace so far; in seconds for a filter and in a saved file" },
   { head: "best", value: (e) => e.best?.value ?? null, look: "number", about: "the best value of the metric" },
@@ -45,8 +46,7 @@ const EXPERIMENTS = [
   { head: "searcher", value: (e) => e.searcher, about: "how settings are proposed" },
   { head: "scheduler", value: (e) => e.scheduler, about: "which rule stops, pauses and resumes trials" },
   { head: "completed", value: (e) => e.counts.completed ?? null, look: "number", rare: true },
-  { head: "pruned", value: (e) => e.counts.pruned ?? null, look: "number" },
-  { head: "failed", value: (e) => e.counts.failed || null, look: "number", spare: true },
+  { head: "pruned", value: (e) => e.counts.pruned ?? null, look: "number" }, ...withStatus("diverged", "failed"),
   { head: "epochs", value: (e) => (e.error ? null : e.epochs), look: "number", about: "epochs of all trials together" },
   { head: "started", value: (e) => e.started, text: (e) => moment(e.started) },
   { head: "duration", value: (e) => (e.error ? null : e.took_s), text: (e) => (e.error ? "" : duration(e.took_s)), look: "number",

@@ -20,7 +20,7 @@ import { drawPinned } from "./pinned.js";
 import { linkTables } from "./rows.js";
 import { choice, open, setPins } from "./selection.js";
 import { drawSelection } from "./selection_bar.js";
-import { CONFIRMED, DECISIONS, FRONT, RUNGS, trialColumns } from "./tables.js";
+import { columnsOf, trialColumns } from "./tables.js";
 import { openTab, showSection } from "./tabs.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
@@ -29,7 +29,7 @@ import { openTab, showSection } from "./tabs.js";
 
 /** @param {Changes} loaded @param {string[]} figures the figures that have changed */
 function draw(loaded, figures) {
-  const { summary, rungs, decisions, front, confirmed, metrics } = loaded;
+  const { summary, rungs, decisions, front, confirmed, metrics, columns } = loaded;
   set(at("name"), summary.name);
   drawAnswer(loaded);
   drawProgress(summary);
@@ -44,11 +44,11 @@ function draw(loaded, figures) {
   at("decisions-section").hidden = !decisions.length;
   at("trials-section").hidden = !loaded.num_trials;
   for (const name of FIGURES) at(`${name}-section`).hidden = !loaded.figures[name];
-  fill(at("rungs"), RUNGS, rungs);
-  fill(at("decisions"), DECISIONS, decisions, loaded.num_decisions);
-  fill(at("trials"), trialColumns(loaded.trials, [summary.metric, ...metrics.filter((name) => name !== summary.metric)]), loaded.trials, loaded.num_trials);
-  fill(at("front-points"), FRONT, front);
-  fill(at("confirmed-settings"), CONFIRMED, confirmed);
+  fill(at("rungs"), columnsOf(columns.rungs), rungs);
+  fill(at("decisions"), columnsOf(columns.decisions), decisions, loaded.num_decisions);
+  fill(at("trials"), trialColumns(columns.trials, loaded.trials, [summary.metric, ...metrics.filter((name) => name !== summary.metric)]), loaded.trials, loaded.num_trials);
+  fill(at("front-points"), columnsOf(columns.front), front);
+  fill(at("confirmed-settings"), columnsOf(columns.confirmed), confirmed);
   drawChoices(loaded);
   drawCurveChoices(loaded);
   for (const name of figures) {

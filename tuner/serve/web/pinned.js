@@ -2,12 +2,12 @@
 // Pinned trials side by side: status, cost, settings and decisions in a table, learning curves in a figure.
 
 import { addressOfTrial } from "./address.js";
-import { at, escaped, flat, number, set, trialDuration } from "./dom.js";
+import { at, escaped, flat, number, set } from "./dom.js";
 import { shown } from "./experiment.js";
 import { fill } from "./grid.js";
 import { drawInto } from "./look.js";
 import { choice, subscribe } from "./selection.js";
-import { USAGE } from "./tables.js";
+import { USAGE, columnsOf } from "./tables.js";
 
 /** @typedef {import("./api.js").Changes} Changes */
 /** @typedef {import("./api.js").OneTrial} OneTrial */
@@ -22,7 +22,7 @@ let turns = 0; // calls of drawPinned: a later one takes the place of an earlier
 
 /** Loads what is missing about the pinned trials, and shows them.
  * @param {Changes} loaded */
-export async function drawPinned({ summary }) {
+export async function drawPinned({ summary, columns }) {
   const experiment = shown.now, pinned = [...choice.now.pinned], turn = ++turns;
   at("pinned-section").hidden = pinned.length < 2;
   if (!experiment || !at("pinned-section").offsetParent) return;
@@ -30,8 +30,8 @@ export async function drawPinned({ summary }) {
   if (turn !== turns || experiment.isClosed) return;
   const answers = found.flatMap((each) => (each.status === "fulfilled" ? [each.value] : []));
   set(at("pinned-status"), found.flatMap((each, i) => (each.status === "rejected" ? [`${pinned[i]}: ${each.reason.message}`] : [])).join("; "));
-  const lines = linesOf(answers), isShort = at("only-differences", HTMLInputElement).checked;
-  fill(at("pinned"), columnsOf(answers.map(({ row }) => row.trial)), isShort ? lines.filter(differs) : lines);
+  const lines = linesOf(answers, columns.trials, summary.metric), isShort = at("only-differences", HTMLInputElement).checked;
+  fill(at("pinned"), trialsOf(answers.map(({ row }) => row.trial)), isShort ? lines.filter(differs) : lines);
   const isDrawn = answers.some(({ metrics }) => metrics.length);
   at("pinned_curves").hidden = !isDrawn;
   if (isDrawn) drawInto(at("pinned_curves"), curvesOf(answers, summary.metric), `${summary.name} pinned`);
@@ -44,26 +44,25 @@ const differs = ({ values }) => new Set(values.map((value) => JSON.stringify(val
 const look = (line) => (line.isSetting && differs(line) ? "differs" : "");
 
 /** @param {string[]} trials @returns {import("./grid.js").Column<Line>[]} */
-const columnsOf = (trials) => [{ head: "value", value: (line) => line.head, look },
+const trialsOf = (trials) => [{ head: "value", value: (line) => line.head, look },
   ...trials.map((trial, i) => ({ head: trial, href: addressOfTrial(trial), look,
     value: (/** @type {Line} */ line) => line.values[i] }))];
 
 /** Returns what the table shows of each trial: a line for each value, parameter and rung.
- * @param {OneTrial[]} answers @returns {Line[]} */
-function linesOf(answers) {
+ * @param {OneTrial[]} answers @param {import("./api.js").Column[]} described @param {string} metric @returns {Line[]} */
+function linesOf(answers, described, metric) {
   /** @param {string} head @param {(answer: OneTrial) => unknown} value */
   const line = (head, value) => ({ head, values: answers.map(value), isSetting: false });
+  const shownOf = columnsOf(described.filter(({ look, rare }) => !rare && !["trial", "parameters", "metrics"].includes(look)), metric);
+  /** @param {import("./grid.js").Column<any>} column */
+  const ofRow = ({ head, text, value }) => line(head, ({ row }) => (text ?? value)?.(row));
   const settings = answers.map(({ row }) => new Map(flat(row.config)));
   const names = [...new Set(settings.flatMap((setting) => [...setting.keys()]))];
   /** @type {Map<string, string>} */
   const rungs = new Map();
   for (const { decisions } of answers) for (const decision of decisions) rungs.set(keyOf(decision), nameOf(decision));
   return [
-    line("status", ({ row }) => row.status),
-    line("best value", ({ row }) => row.best),
-    line("best epoch", ({ row }) => row.best_epoch),
-    line("last value", ({ row }) => row.last),
-    line("epochs", ({ row }) => row.epochs),
+    ...shownOf.filter(({ look }) => look !== "text").map(ofRow),
     ...[...new Set(answers.flatMap(({ row }) => Object.keys(row.metrics)))].filter((name) => !USAGE.test(name)).map((name) => line(`${name} at the best epoch`, ({ row }) => row.metrics[name]?.[0])),
     ...names.map((name) => ({ head: name, isSetting: true,
       values: settings.map((setting) => (setting.has(name) ? setting.get(name) ?? "null" : "")) })),
@@ -73,9 +72,8 @@ function linesOf(answers) {
       const value = decision.value === null ? "" : ` ${number(decision.value)}`;
       return `${decision.outcome}${value}${decision.cutoff === null ? "" : `, cutoff ${number(decision.cutoff)}`}`;
     })),
-    line("duration", ({ row }) => trialDuration(row.seconds)),
     line("cost", ({ cost }) => cost),
-    line("reason", ({ row }) => row.reason),
+    ...shownOf.filter(({ look }) => look === "text").map(ofRow),
   ];
 }
 

@@ -198,10 +198,10 @@ def ending(request: Request, record: ExperimentRecord, best: BestTrial | None) -
         trial = next(trial for trial in record.trials if trial.id == best.trial)
         config = trial.config  # without constants
         if record.out_of_time and trial.status in ("paused", "interrupted"):
-            whole = f"{trial.last_epoch} of {counted(record.rules.max_epochs, 'epoch')}"
+            whole = f"{record.epochs_of(trial)} of {counted(record.rules.max_epochs, 'epoch')}"
             lines += [f"NOTE: the best trial has trained {whole}; a resume with a larger budget may continue it"]
         if trial.status == "failed":
-            lines += [f"NOTE: the best trial failed after epoch {trial.last_epoch}; see the line `failed` above"]
+            lines += [f"NOTE: the best trial failed after epoch {record.epochs_of(trial)}; see the line `failed` above"]
         again = f" (the setting of trial {trial.confirms})" if trial.confirms else ""
         lines += [f"best        trial {best.trial}{again}, epoch {best.epoch}: {setting(config)}"]
         lines += [

@@ -23,6 +23,7 @@ from tuner.engine.workers.own_folder import scratch_folder
 from tuner.errors import blamed
 from tuner.errors.output import bounded_output
 from tuner.record.checkpoints import STATE, SavedCheckpoints, damage, load_state, within
+from tuner.record.columns import table_columns
 from tuner.record.format import FIELD, FORMAT
 from tuner.record.lines import strict, with_words
 from tuner.record.records import TrialRecord
@@ -32,6 +33,7 @@ from tuner.record.storage.files import MOST_BYTES, link_or_copy, replacing_folde
 from tuner.record.storage.made import RECORD, MadeFolder
 from tuner.record.storage.trial_files import FILES, Written, copy_files, thin
 from tuner.record.texts import METRIC, PARAMETER, column_names, command, flat
+from tuner.record.trial_row import TrialRow, trial_row
 from tuner.spec.spaces import LoadedSpace, is_in_main, with_place
 from tuner.training.task import TrialSpec, trial_seed
 from tuner.tuning.answer.best import (
@@ -66,8 +68,7 @@ logger = logging.getLogger(__name__)
 FORMULAS = tuple("=+-@\t\r\n'＝＋－＠")
 # Columns of trials.csv -> the fields of a ConfirmedSetting, in the row of its `trial`.
 JUDGED = {f"confirmed_{name}": name for name in ("mean", "low", "high", "best_probability", "luck")}
-COSTS = ("seconds", "cpu_hours", "gpu_hours", "epochs_saved_estimate")
-HEAD = ("trial", "status", "epochs", *COSTS, "best_epoch", "rung", "reason", "error")
+HEAD = tuple(each.name for each in table_columns(TrialRow, "csv"))
 CONFIRMS = ("confirms", "confirms_seed", *JUDGED)  # columns of a search with --confirm
 OURS = (*HEAD, *CONFIRMS)  # no parameter's or metric's column has one of these names
 # If these fields of best/config.json are unchanged, the test metrics in `best/` are those of the best trial.
@@ -443,18 +444,16 @@ def columns_in(record: ExperimentRecord) -> Columns:
 
 def trials_table(record: ExperimentRecord) -> Iterator[list[Any]]:
     """Yields the column names of trials.csv, then one row per trial; None where a trial has no value."""
-    columns, saved = columns_in(record), record.epochs_saved()
+    columns = columns_in(record)
     confirmed = {each.trial: each for each in record.confirmation.settings}
     more = CONFIRMS if any(trial.confirms for trial in record.trials) else ()
     yield [*HEAD, *columns.params.values(), *columns.best.values(), *columns.last.values(), *more]
     for trial in record.trials:
         best, last = trial.best(record.experiment.aim), trial.reports[-1] if trial.reports else None
-        rung = next((decision.rung for decision in reversed(trial.decisions) if decision.action == "stop"), None)
-        error, config = trial.errors[-1] if trial.errors else None, flat(trial.config)
+        row = trial_row(record, trial)
         yield [
-            *(trial.id, trial.status, trial.last_epoch, trial.seconds, trial.cpu_hours, trial.gpu_hours),
-            *(saved.get(trial.id, 0), best.epoch if best else None),
-            *(rung, trial.reason, error, *map(config.get, columns.params)),
+            *(getattr(row, name) for name in HEAD),
+            *map(flat(trial.config).get, columns.params),
             *(report.metrics.get(name) if report else None for report in (best, last) for name in columns.best),
             *([trial.confirms or None, trial.seed if trial.confirms else None] if more else []),
             *(getattr(confirmed.get(trial.id), JUDGED[name], None) for name in more[2:]),

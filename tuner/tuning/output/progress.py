@@ -19,23 +19,27 @@ from typing import Any
 from ray.tune import CLIReporter
 from ray.tune.experiment import Trial
 
-from tuner.core.events import ENDED, TrialFailed
+from tuner.core.events import ENDED, ENDINGS, TrialFailed
+from tuner.core.timing import seconds_left
 from tuner.engine.controller.failures import likeness
 from tuner.engine.controller.stopper import SearchStopper
 from tuner.errors import printable, say, write
 from tuner.errors.output import BOLD, CYAN, FAINT, GREEN, RED, fitted, has_colours, in_notebook, is_steerable, painted
+from tuner.record.columns import table_columns
 from tuner.record.texts import duration, flat, formatted
+from tuner.record.trial_row import TrialRow
 from tuner.spec import parameters
 from tuner.spec.constraints import BREAKS
 from tuner.spec.experiment import Experiment, Table
 from tuner.spec.option_values import MOST_SAMPLES
 from tuner.tuning.budget import Budget
-from tuner.tuning.tracker import ENDINGS, Tracker
+from tuner.tuning.tracker import Tracker
 
 logger = logging.getLogger(__name__)
 SHOWN_ROWS, OTHER_LINES = 20, 10  # maximum rows while the search runs; lines of a terminal that the table leaves free
 MOST_ROWS = 100  # the last table has all trials if they are at most this many; trials.csv always has all
 MOST_CELL = 20  # maximum characters of a cell; a longer text is cut
+COLUMNS = table_columns(TrialRow, "terminal")
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*(e[-+]\d+)?|nan|inf)")
 STATUS = re.compile(r"(?<=\| )(completed|running|failed|pruned|diverged)(?= +\|)")
 COLOURS = {"completed": GREEN, "running": CYAN, "failed": RED, "pruned": FAINT, "diverged": RED}
@@ -81,8 +85,8 @@ class ProgressTable(CLIReporter):
         self._most_rows = max(1, min(SHOWN_ROWS, height))  # what scrolls off the screen cannot be redrawn
         self._params = list(parameters.describe(params))
         self._others = [name for name in table_metrics(experiment) if name != experiment.wanted.metric]
-        values = [f"best_{experiment.wanted.metric}", f"last_{experiment.wanted.metric}"]
-        shown = ["trial", "status", "epoch", *values, *self._params, *(f"last_{name}" for name in self._others)]
+        heads = [each.head.replace("{metric}", experiment.wanted.metric) for each in COLUMNS]
+        shown = [*heads, *self._params, *(f"last_{name}" for name in self._others)]
         self._header = list(map(cell, shown))
         self._said: dict[str, str] = {}  # likeness of a printed error -> the first trial with it
         tracker.on_retry = lambda failure: self._print_above(retry_line(failure, tracker))
@@ -110,7 +114,8 @@ class ProgressTable(CLIReporter):
         table = narrowed(columns, width) if sys.stdout.isatty() and self._table == "fit" else drawn(columns)
         statuses = Counter(self._statuses(trials))
         common = self._tracker, self._experiment, self._num_trials(), self._stopper, done
-        times = (self._budget.left_s, self._budget.before_s) if self._budget else ()
+        used = [(self._budget.used(name), limit) for name, limit in self._budget.limits.items()] if self._budget else []
+        times = (used, self._budget.before_s) if self._budget else ()
         line = progress_line(statuses, *common, *times)
         num_pending, num_running = (sum(t.status == each for t in trials) for each in (Trial.PENDING, Trial.RUNNING))
         budget = self._budget.line() if self._budget and not done else ""
@@ -143,9 +148,10 @@ class ProgressTable(CLIReporter):
         params, known = flat(trial.config), self._tracker.state.trials.get(trial.trial_id)
         best, last = (known.best, known.value) if known else (None, None)
         report = {self._experiment.compared.metric: last, **(trial.last_result or {})}  # its last report may lack this
-        values = [report.get("training_iteration"), best, report.get(self._experiment.wanted.metric)]
-        values += [*map(params.get, self._params), *map(report.get, self._others)]
-        return list(map(cell, [trial.trial_id, *self._statuses([trial]), *values]))
+        row = {"trial": trial.trial_id, "status": next(self._statuses([trial])), "best": best}
+        row |= {"last": report.get(self._experiment.wanted.metric), "epochs": known and known.length}
+        values = [row[each.name] for each in COLUMNS]
+        return list(map(cell, [*values, *map(params.get, self._params), *map(report.get, self._others)]))
 
     def _statuses(self, trials: Sequence[Trial]) -> Iterator[str]:
         """Yields the status of each trial in tuner's words, such as pruned instead of Ray's TERMINATED."""
@@ -236,48 +242,29 @@ def progress_line(
     num_settings: int,
     stopper: SearchStopper,
     is_over: bool = False,
-    left_s: float | None = None,
+    budgets: Sequence[tuple[float, float]] = (),
     before_s: float = 0.0,
 ) -> str:
     """Returns the line `4/10 done: 4 pruned; 2 running | best loss 1.23 (trial 00003) | 1 m 20 s, about 2 m 0 s left`.
 
     The best value and the counts cover all sessions. After a resume, `3 m 0 s (all sessions: 1 h 2 m)` has the time of
     this session and that of all. A refused search shows no best value.
-    `left_s` is what is left of the time budget, None without one; earlier sessions took `before_s` seconds.
+    `budgets` has what is used of each budget, and the budget; earlier sessions took `before_s` seconds.
     """
     num_done = sum(statuses[status] for status in ENDINGS)
     groups = ENDINGS, ("running", "paused", "interrupted", "suggested")
     done, others = (", ".join(f"{statuses[name]} {name}" for name in names if statuses[name]) for names in groups)
     of_all = "" if num_settings >= MOST_SAMPLES else f"/{num_settings}"
     counts = f"{num_done}{of_all} done" + (f": {done}" if done else "") + (f"; {others}" if others else "")
-    now = time.monotonic()
-    own_s = seconds_left(tracker, experiment, num_settings - num_done, now) if of_all else None
-    remaining = min((each for each in (left_s, own_s) if each is not None), default=0.0)
+    own = time.monotonic() - tracker.began
+    lengths = ((trial.shown_status, trial.length) for trial in tracker.state.trials.values())
+    num_open, num_reports = num_settings - num_done if of_all else math.inf, tracker.state.num_epochs
+    remaining = seconds_left(lengths, num_open, num_reports, before_s + own, budgets, tracker.state.options.scheduler)
     left = f", about {duration(max(1, remaining))} left" if remaining and not is_over else ""
     best = None if stopper.error else tracker.state.best()
     found = f"best {experiment.wanted.metric} {formatted(best[0])} (trial {best[1]})" if best else ""
-    took = duration(own := now - tracker.began) + (f" (all sessions: {duration(before_s + own)})" if before_s else "")
+    took = duration(own) + (f" (all sessions: {duration(before_s + own)})" if before_s else "")
     return " | ".join(part for part in (counts, found, took + left) if part)
-
-
-def seconds_left(tracker: Tracker, experiment: Experiment, num_open: int, now: float) -> float | None:
-    """Estimates the seconds until the unfinished trials have ended; None until a trial of this session has ended.
-
-    It assumes ended trials' average epochs and the session's pace; with asha-promotion, paused trials count as ended.
-    """
-    trials = tracker.state.trials
-    begun, paused = ([t for t in trials.values() if t.status == status] for status in ("running", "paused"))
-    settled = [trials[trial_id] for trial_id in tracker.ended]
-    if experiment.scheduler == "asha-promotion":  # most paused trials never continue, and end when the search does
-        settled, num_open = settled + paused, num_open - len(paused)
-    else:
-        begun += paused
-    if not settled or not tracker.num_reports:
-        return None
-    usual = sum(trial.furthest for trial in settled) / len(settled)
-    trained = sum(min(usual, trial.furthest) for trial in begun)
-    pace_s = (now - (tracker.started or tracker.began)) / tracker.num_reports
-    return max(0.0, usual * num_open - trained) * pace_s
 
 
 def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> str:
@@ -285,16 +272,16 @@ def end_line(trial_id: str, tracker: Tracker, metric: str, first: str = "") -> s
     trial = tracker.state.trials[trial_id]
     if trial.status == "failed":
         why = trial.reason if first in ("", trial_id) else f"as trial {first}"
-        return f"trial {trial_id} failed in epoch {trial.furthest + (not trial.stopped)}: {why}"
+        return f"trial {trial_id} failed in epoch {trial.length + (not trial.stopped)}: {why}"
     if trial.shown_status == "diverged":
-        return f"trial {trial_id} diverged after epoch {trial.furthest}: {trial.reason.partition(' at epoch ')[0]}"
+        return f"trial {trial_id} diverged after epoch {trial.length}: {trial.reason.partition(' at epoch ')[0]}"
     value = "" if trial.value is None else f", {metric} {formatted(trial.value)}"
     if trial.reason.startswith(BREAKS):
         value = f": {trial.reason.partition(': ')[2]}"
-    return f"trial {trial_id} {trial.status} after epoch {trial.furthest}{value}"
+    return f"trial {trial_id} {trial.status} after epoch {trial.length}{value}"
 
 
 def retry_line(failure: TrialFailed, tracker: Tracker) -> str:
-    epoch, after = tracker.state.trials[failure.trial].furthest + 1, failure.from_epoch
+    epoch, after = tracker.state.trials[failure.trial].length + 1, failure.from_epoch
     again = f"continues it after epoch {after}" if after else "starts it again, as it saved no checkpoint"
     return f"trial {failure.trial} failed in epoch {epoch}: {failure.error}; another worker {again}"

@@ -72,7 +72,7 @@ def draw_curves(record: ExperimentRecord, choice: str = "") -> plot.Figure | Non
     traces = _band(record, metric) if count < total and not is_timed else []
     for status, (name, color, opacity) in plot.GROUPS.items():
         statuses = (status, "suggested") if status == "running" else (status,)
-        same = [curve for trial, curve in curves if trial.id != best and trial.status in statuses]
+        same = [curve for trial, curve in curves if trial.id != best and trial.shown_status in statuses]
         plain = [] if is_dotted else [curve for curve in same if _is_line(curve)]
         dotted = [curve for curve in same if is_dotted or not _is_line(curve)]
         look = {"name": name, "meta": status, "opacity": opacity * lighter, "type": kind, "legendgroup": status} | hover

@@ -51,7 +51,7 @@ def failure_of(trial: TrialRecord, aim: Aim) -> str:
     """Returns how an ended trial failed: a key of SYMBOLS; empty if it did not."""
     if trial.status == "failed":
         return KINDS.get(trial.failure, "raised an error")
-    if trial.has_diverged:
+    if trial.shown_status == "diverged":
         return "diverged"
     last = {each.metric: trial.last(each.metric) for each in aim.constraints}
     return "broke a constraint" if aim.broken_by(last) else ""

@@ -33,6 +33,7 @@ MAIN_COLOR, GRAY, STOP_COLOR = "#2f86c8", "#8b93a7", "#d55e00"
 OPEN_COLOR = "#cc79a7"  # the colour of interrupted trials and unknown outcomes
 GROUPS = {  # status -> legend name, colour, opacity; drawn in this order, the last one on top
     "pruned": ("pruned", GRAY, 0.45),
+    "diverged": ("diverged", STOP_COLOR, 0.45),
     "failed": ("failed", STOP_COLOR, 0.8),
     "interrupted": ("interrupted", OPEN_COLOR, 0.8),
     "paused": ("paused", "#009e73", 0.45),
@@ -70,7 +71,7 @@ def cut(line: str, length: int) -> str:
 @kept
 def label_of(trial: TrialRecord) -> str:
     """Returns the hover text of a trial, escaped: its id, its status, and its first MAX_HOVER_LINES parameters."""
-    lines = [f"trial {trial.id}, {trial.status}"]
+    lines = [f"trial {trial.id}, {trial.shown_status}"]
     lines += [f"{name} {formatted(value)}" for name, value in islice(flat_parameters(trial.config), MAX_HOVER_LINES)]
     return "<br>".join(escaped(line, 80) for line in lines)
 

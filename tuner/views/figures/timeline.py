@@ -75,7 +75,7 @@ def draw_timeline(record: ExperimentRecord) -> plot.Figure | None:
     unit, per = unit_of(longest)
     traces = []
     for status, (name, color, opacity) in looks.items():
-        group = [span for span in spans if ("best" if span.trial.id == best else span.trial.status) == status]
+        group = [span for span in spans if ("best" if span.trial.id == best else span.trial.shown_status) == status]
         traces.append({
             "type": "bar", "orientation": "h", "name": name, "meta": status, "width": 0.8,
             "customdata": [plot.escaped(span.trial.id) for span in group], "y": [span.lane for span in group],

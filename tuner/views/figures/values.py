@@ -9,8 +9,9 @@ from itertools import chain, islice
 from tuner.errors import RequestError, nearest
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
+from tuner.record.trial_row import numbers_of
 from tuner.spec.constraints import Aim
-from tuner.spec.metrics import is_number, usual_mode
+from tuner.spec.metrics import usual_mode
 
 BEST, LAST = "best", "last"
 PATTERN = "^(best|last|[1-9][0-9]{0,8})?(:.{1,200})?$"  # what a choice must look like, for the service
@@ -37,16 +38,6 @@ def metrics_of(record: ExperimentRecord) -> list[str]:
     reported = chain.from_iterable(dict.fromkeys(record.stats.by_trial(numbers_of)))  # most trials are alike
     names = (name for name in dict.fromkeys(chain(goals, reported)) if len(name) <= MOST_NAME)
     return list(islice(names, MOST_METRICS))
-
-
-@kept
-def numbers_of(trial: TrialRecord) -> tuple[str, ...]:
-    """Returns the metrics that a trial has reported as numbers."""
-    names: dict[str, None] = {}
-    for report in trial.reports:
-        if not report.metrics.keys() <= names.keys():  # most reports have the same metrics
-            names |= dict.fromkeys(name for name, value in report.metrics.items() if is_number(value))
-    return tuple(names)
 
 
 def mode_of(record: ExperimentRecord, metric: str) -> str:
