@@ -1,4 +1,4 @@
-"""The rules again, in lines that share nothing with `tuner.rules`: what a journal's decisions must be, by its reports.
+"""The rules again, in lines that share nothing with `tuner.core.rules`: what a journal's decisions must be.
 
 The losses of a trial are its values with the sign that makes smaller ones better.
 """
@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 
 import numpy as np
 
-from tuner.rules.rule import Brackets
+from tuner.core.rules.rule import Brackets
 
 
 class Fifo:

@@ -222,7 +222,7 @@ def test_each_request_that_changes_something_has_a_curl_that_is_accepted(tmp_pat
 def test_the_decision_of_the_page_has_the_journals_fields():
     (line,) = fences(DOCS / "first-search.md", "json")
     only_of_others = {"compared", "copied", "budget"}  # of the median rule, population-based training, a budget
-    assert json.loads(line).keys() == {"event", "trial", *Decision._fields} - only_of_others
+    assert json.loads(line).keys() == {"event", *Decision._fields} - only_of_others - {"time", "order"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -22,7 +22,7 @@ import numpy as np
 import optuna
 from ray import tune
 
-from tuner.rules.order import fronts, hypervolume
+from tuner.core.rules.order import fronts, hypervolume
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.tuning.searchers.named import build_searcher

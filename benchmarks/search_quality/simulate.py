@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 from ray import tune
 
+from tuner.core.rules import rule_of
+from tuner.core.rules.rule import Action, Decisions
 from tuner.errors import RequestError
-from tuner.rules import rule_of
-from tuner.rules.rule import Action, Decisions
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.tuning.searchers import forest, trees

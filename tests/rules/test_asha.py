@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given, settings
 from ray.tune.schedulers import AsyncHyperBandScheduler
 
-from tuner.rules import asha
+from tuner.core.rules import asha
 from tuner.spec.experiment import Experiment
 
 VALUES = some.floats(-1e9, 1e9) | some.integers(-3, 3) | some.sampled_from([0.0, -0.0, 1.0])

@@ -11,9 +11,9 @@ from ray.tune.schedulers import HyperBandForBOHB, HyperBandScheduler
 from tiers import further
 from workerless import MANAGER, Worker, Workerless, failing, run
 
+from tuner.core.rules.hyperband import HyperBand
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
-from tuner.rules.hyperband import HyperBand
 from tuner.spec.experiment import Experiment
 from tuner.tuning.proposals import Proposals
 from tuner.views.whatif import reproduced, what_if

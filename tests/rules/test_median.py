@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 from ray.tune.schedulers import MedianStoppingRule
 
-from tuner.rules.median import Median
+from tuner.core.rules.median import Median
 from tuner.spec.experiment import Experiment
 
 

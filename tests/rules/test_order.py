@@ -4,9 +4,9 @@ import random
 import numpy as np
 import pytest
 
-from tuner.rules.asha import Asha
-from tuner.rules.order import Order, best_first, fronts, hypervolume, knee, pareto
-from tuner.rules.promotion import Promotion
+from tuner.core.rules.asha import Asha
+from tuner.core.rules.order import Order, best_first, fronts, hypervolume, knee, pareto
+from tuner.core.rules.promotion import Promotion
 from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
 

@@ -8,11 +8,11 @@ from journals import folding, read
 from ray.tune.result import RESULT_DUPLICATE
 from workerless import KEPT, MANAGER, Worker, Workerless, outcome_of, resumed, run
 
+from tuner.core.rules.asha import Asha
+from tuner.core.rules.order import agreement
+from tuner.core.rules.own_length import NUM_COMPARED, OwnLength, at_length
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
-from tuner.rules.asha import Asha
-from tuner.rules.order import agreement
-from tuner.rules.own_length import NUM_COMPARED, OwnLength, at_length
 from tuner.spec.experiment import Experiment, milestones
 from tuner.views.figures.curves import draw_curves
 from tuner.views.verdict import verdict_of

@@ -13,10 +13,10 @@ from ray.exceptions import RayActorError
 from tiers import further
 from workerless import CHOICES, KEPT, MANAGER, Worker, Workerless, failing, now_and_then, outcome_of, resumed, run
 
+from tuner.core.rules.promotion import Promotion
+from tuner.core.rules.rule import Brackets
 from tuner.record.results import load
 from tuner.record.saved_experiment import save_experiment
-from tuner.rules.promotion import Promotion
-from tuner.rules.rule import Brackets
 from tuner.spec.experiment import Experiment
 from tuner.views.verdict import verdict_of
 from tuner.views.whatif import reproduced, what_if

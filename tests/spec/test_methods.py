@@ -20,8 +20,8 @@ class Invented(RandomSearcher):
     def _next(self, trial_id):
         return {**super()._next(trial_id), "lr": 0.05}
 """,
-    "rules/patient.py": """
-from tuner.rules.rule import Rule, RuleDecision
+    "core/rules/patient.py": """
+from tuner.core.rules.rule import Rule, RuleDecision
 
 class Patient(Rule):
     def judge(self, trial, epoch, value, *, saved=True):

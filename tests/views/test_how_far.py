@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 from following import following, heard
+from journals import folding
 from test_figures import record, trial
 
 from tuner.engine.controller.stopper import SearchStopper
-from tuner.record.records import Folding
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import duration
 from tuner.spec.experiment import Experiment
@@ -53,7 +53,7 @@ def test_terminal_and_page_estimate_the_same_time_left(scheduler):
     now += [ended_at("00001", 1040), reported("00003", 1, 1045)]
     now += [at(1050, "decision", trial="00003", epoch=1, rung=1, bracket=0, value=1.0, cutoff=None, recorded=0,
                action="pause", reason="waits"), reported("00002", 2, 1070)]  # fmt: skip
-    whole = ExperimentRecord(experiment, {}, **Folding([*first, *now]).fields())
+    whole = ExperimentRecord(experiment, {}, **folding([*first, *now]).fields())
     tracker = following(experiment, first)
     heard(tracker, *now)
     tracker.began = time.monotonic() - 70

@@ -28,8 +28,8 @@ from tuner.core.events import (
     TrialSuggested,
     shown_status,
 )
+from tuner.core.rules.own_length import at_length
 from tuner.core.timing import Pace, Sessions
-from tuner.rules.own_length import at_length
 from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import finite, keeps_last

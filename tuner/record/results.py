@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.core.events import Report
+from tuner.core.rules.own_length import at_length
 from tuner.core.timing import Session
 from tuner.errors import RequestError
 from tuner.record.checkpoints import SavedCheckpoints
@@ -23,7 +24,6 @@ from tuner.record.search_stats import SearchStats
 from tuner.record.storage.files import MOST_BYTES, SWELL
 from tuner.record.storage.lock import abandoned
 from tuner.record.texts import counted
-from tuner.rules.own_length import at_length
 from tuner.spec.experiment import Experiment
 from tuner.spec.spaces import is_in_main
 from tuner.training.task import trial_seed, whole_config
@@ -89,7 +89,7 @@ class ExperimentRecord:
 
     @cached_property
     def rules(self) -> Experiment:
-        """The options with the rungs in force, which `tuner.rules.own_length` moves."""
+        """The options with the rungs in force, which `tuner.core.rules.own_length` moves."""
         return at_length(self.experiment, self.length, self.grace)
 
     @property

@@ -16,8 +16,8 @@ from statistics import median
 from typing import Any, NamedTuple, TypeVar
 
 from tuner.core.events import STATUSES, Report
+from tuner.core.rules.order import best_first, pareto
 from tuner.record.records import TrialRecord, finite
-from tuner.rules.order import best_first, pareto
 from tuner.spec.constraints import Aim, Point
 from tuner.spec.experiment import Experiment, milestones
 

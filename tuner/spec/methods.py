@@ -1,6 +1,6 @@
 """The searchers and the schedulers, a row each: all that other files know of one.
 
-A new one is a class in `tuner/tuning/searchers/` or `tuner/rules/`, and a row here.
+A new one is a class in `tuner/tuning/searchers/` or `tuner/core/rules/`, and a row here.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class MethodRow:
-    home: str  # its class, MODULE.CLASS in `tuner.tuning.searchers`, or its rule's in `tuner.rules`
+    home: str  # its class, MODULE.CLASS in `tuner.tuning.searchers`, or its rule's in `tuner.core.rules`
     about: str  # what it does, for a user who does not know it
     _: KW_ONLY
     several: bool = False  # works with several metrics; a searcher, with constraints too

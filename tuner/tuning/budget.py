@@ -15,10 +15,10 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from tuner.core.events import Event, Report, TrialSuggested
+from tuner.core.rules.order import best_first
 from tuner.core.state import State, TrialState
 from tuner.record import clock
 from tuner.record.texts import counted, duration
-from tuner.rules.order import best_first
 from tuner.spec.experiment import Experiment
 from tuner.spec.methods import SCHEDULERS
 from tuner.spec.option_values import option

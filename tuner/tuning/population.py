@@ -10,10 +10,10 @@ from typing import Any, cast
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
+from tuner.core.rules.rule import RuleDecision
 from tuner.engine.controller.trials import population_of
 from tuner.record.lines import is_trial_id
 from tuner.record.report_keys import EPOCH
-from tuner.rules.rule import RuleDecision
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space
 from tuner.tuning.scheduler import SearchScheduler

@@ -22,6 +22,9 @@ from tuner.core.events import (
     TrialEnded,
     TrialFailed,
 )
+from tuner.core.rules import rule_of
+from tuner.core.rules.own_length import of_grace, of_length
+from tuner.core.rules.rule import Action, Decisions, RuleDecision
 from tuner.core.state import State
 from tuner.engine.controller.failures import Failure
 from tuner.engine.controller.stopper import SearchStopper
@@ -31,9 +34,6 @@ from tuner.errors.gate import plain
 from tuner.record.journal import Journal
 from tuner.record.records import finite
 from tuner.record.report_keys import DOUBT, EPOCH, FINAL, LEFT_OUT, OWN_KEYS, RAY_KEYS, USAGE
-from tuner.rules import rule_of
-from tuner.rules.own_length import of_grace, of_length
-from tuner.rules.rule import Action, Decisions, RuleDecision
 from tuner.spec.constraints import BREAKS
 from tuner.spec.experiment import Experiment
 from tuner.spec.metrics import advice_without, finite_all, is_number, keeps_last, reached

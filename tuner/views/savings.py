@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tuner.core.rules.hyperband import ADVICE, band_of
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted, exact_duration
-from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec.constraints import BREAKS
 from tuner.spec.methods import SCHEDULERS
 

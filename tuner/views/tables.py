@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from tuner.core.events import Decision
+from tuner.core.rules.asha import cutoff
 from tuner.record.columns import column
 from tuner.record.records import TrialRecord, finite
 from tuner.record.report_keys import SPEED, USAGE
@@ -18,7 +19,6 @@ from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungKey
 from tuner.record.texts import formatted
 from tuner.record.trial_row import Number, TrialRow, trial_row
-from tuner.rules.asha import cutoff
 from tuner.spec.metrics import is_number
 from tuner.views.figures.values import MOST_METRICS
 

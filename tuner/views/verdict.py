@@ -8,13 +8,13 @@ from itertools import takewhile
 from typing import Any
 
 from tuner.core.events import ENDED
+from tuner.core.rules.asha import percentile
+from tuner.core.rules.own_length import of_grace, of_length
 from tuner.errors import RequestError
 from tuner.record.records import TrialRecord, finite
 from tuner.record.report_keys import SPEED, USAGE
 from tuner.record.results import KILLED, ExperimentRecord
 from tuner.record.texts import counted, flat, formatted
-from tuner.rules.asha import percentile
-from tuner.rules.own_length import of_grace, of_length
 from tuner.spec.metrics import all_diverged, one_value, without_metric
 from tuner.spec.spaces import is_path
 from tuner.views import commands

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from tuner.core.events import ENDED, RETURNED, TRAINED
+from tuner.core.rules import rule_of
+from tuner.core.rules.rule import Decisions, RuleDecision
 from tuner.errors import RequestError
 from tuner.record.columns import column
 from tuner.record.records import TrialRecord, finite, kept
 from tuner.record.results import ExperimentRecord
 from tuner.record.texts import counted
-from tuner.rules import rule_of
-from tuner.rules.rule import Decisions, RuleDecision
 from tuner.spec.experiment import Experiment
 from tuner.spec.methods import PAIRS, SCHEDULERS, SEARCHERS
 from tuner.spec.metrics import keeps_last

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tuner.core.events import Event, first_start
+from tuner.core.rules.hyperband import last_rungs
 from tuner.engine.cluster.joining import check_head
 from tuner.engine.local.alone import local_cluster
 from tuner.errors import RequestError, nearest
@@ -19,7 +20,6 @@ from tuner.record.report_keys import EPOCH, REFUSED, SPEED, USAGE
 from tuner.record.saved_experiment import COPY, FILE
 from tuner.record.storage.made import temporary_folder
 from tuner.record.storage.object_store import ObjectStore
-from tuner.rules.hyperband import last_rungs
 from tuner.spec import domains
 from tuner.spec.auto import SpaceTraits, choose
 from tuner.spec.experiment import LATEST, Experiment, Options, is_uri, local_root

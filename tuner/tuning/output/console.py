@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner.core.events import SchedulerChanged
+from tuner.core.rules.hyperband import ADVICE, band_of
 from tuner.core.state import State
 from tuner.engine.workers.surroundings import ABOVE, INSIDE, IS_EXPERIMENT, surroundings_of
 from tuner.record.texts import counted, domain_text, setting
-from tuner.rules.hyperband import ADVICE, band_of
 from tuner.spec import domains, parameters
 from tuner.spec.command import Command, masked, shown_name
 from tuner.spec.experiment import AUTO, Experiment, is_uri, milestones

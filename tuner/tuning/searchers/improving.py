@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr  # the distribution function of the normal distribution
 
-from tuner.rules.order import best_first
+from tuner.core.rules.order import best_first
 from tuner.spec.constraints import Point
 from tuner.tuning.searchers.trees import (
     LARGEST,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ray.tune.search import Searcher
 
-from tuner.rules.hyperband import rungs_of
+from tuner.core.rules.hyperband import rungs_of
 from tuner.spec import domains
 from tuner.spec.experiment import Experiment
 from tuner.spec.space import Space

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from tuner.core.rules.order import agreement
 from tuner.errors import RequestError
-from tuner.rules.order import agreement
 from tuner.spec import domains
 from tuner.spec.metrics import is_number
 from tuner.spec.option_values import MOST_EPOCHS

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from itertools import islice, pairwise
 
 from tuner.core.events import Report
+from tuner.core.rules.asha import percentile
 from tuner.errors import RequestError, nearest
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import RungSummary
 from tuner.record.texts import counted
-from tuner.rules.asha import percentile
 from tuner.spec.methods import SCHEDULERS
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from tuner.core.rules.asha import percentile
 from tuner.record.records import TrialRecord, finite
 from tuner.record.results import ExperimentRecord
 from tuner.record.search_stats import AtRung, RungKey, RungSummary
 from tuner.record.texts import counted
-from tuner.rules.asha import percentile
 from tuner.views.figures import plot
 from tuner.views.figures.timeline import unit_of
 from tuner.views.prediction import MAX_NAMED_RUNGS, described

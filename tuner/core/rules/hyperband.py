@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tuner.rules.rule import Action, Decisions, Rule, RuleDecision, trials
+from tuner.core.rules.rule import Action, Decisions, Rule, RuleDecision, trials
 from tuner.spec.experiment import Experiment
 
 ADVICE = (

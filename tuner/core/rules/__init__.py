@@ -3,7 +3,7 @@
 The rules are pure: no Ray, no files, no clock. A search, its replay, what-if and the simulation use the same classes.
 """
 
-from tuner.rules.rule import Rule
+from tuner.core.rules.rule import Rule
 from tuner.spec.experiment import Experiment
 from tuner.spec.methods import SCHEDULERS, class_of
 

@@ -10,8 +10,8 @@ from bisect import insort
 from collections.abc import Sequence
 from typing import Any
 
-from tuner.rules.order import Order
-from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
+from tuner.core.rules.order import Order
+from tuner.core.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
 from tuner.spec.experiment import Experiment
 
 

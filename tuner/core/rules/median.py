@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.rules.rule import Action, Decisions, Rule, RuleDecision
+from tuner.core.rules.rule import Action, Decisions, Rule, RuleDecision
 from tuner.spec.experiment import Experiment
 
 

@@ -11,10 +11,10 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-from tuner.rules.asha import Asha
-from tuner.rules.order import agreement
-from tuner.rules.promotion import Promotion
-from tuner.rules.rule import Decisions, Rule, RuleDecision
+from tuner.core.rules.asha import Asha
+from tuner.core.rules.order import agreement
+from tuner.core.rules.promotion import Promotion
+from tuner.core.rules.rule import Decisions, Rule, RuleDecision
 from tuner.spec.auto import suited_grace
 from tuner.spec.experiment import Experiment, milestones
 from tuner.spec.option_values import MOST_RUNGS

@@ -6,8 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Set
 from typing import Any
 
-from tuner.rules.order import Order
-from tuner.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
+from tuner.core.rules.order import Order
+from tuner.core.rules.rule import Action, Brackets, Decisions, Rule, RuleDecision, trials
 from tuner.spec.experiment import Experiment
 
 # Trials that the lowest rung waits for in a search with --start-from. Of three poor known settings alone there, one
