@@ -8,6 +8,7 @@ import torch
 from killing import troubled
 from workerless import in_this_process
 
+from tuner.core.events import TrialFailed
 from tuner.engine.controller import failures
 from tuner.engine.controller.failures import Retries, as_a_worker_or_task_error, kind_of, likeness
 from tuner.errors.users_code import outside_trial
@@ -124,8 +125,8 @@ def test_retries_by_kind_of_failure_and_trial():
 
 def test_retries_of_earlier_sessions_count():
     history = [
-        {"event": "trial_failed", "trial": "00001", "kind": "worker_lost", "will_retry": True},
-        {"event": "trial_failed", "trial": "00002", "kind": "worker_lost", "will_retry": False},
+        TrialFailed("lost", "worker_lost", will_retry=True, trial="00001"),
+        TrialFailed("lost", "worker_lost", will_retry=False, trial="00002"),
     ]
     retries = Retries(2, history)
     assert retries.judge("00001", LOST, 4).from_epoch == 4

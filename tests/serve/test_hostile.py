@@ -123,7 +123,11 @@ READABLE = {
     "another name than its folder's": options(name="elsewhere", results="/etc"),
     "a log scale beyond floats": lambda results, name: begin(
         results, name,
-        [{**e, "trial": str(i), "config": {"lr": 1.7e308 / 10**i}} for i in range(3) for e in (STARTED, REPORT)],
+        [
+            {**event, "trial": str(i)}
+            for i in range(3)
+            for event in (STARTED | {"config": {"lr": 1.7e308 / 10**i}}, REPORT)
+        ],
         facts={"space": {"params": {"lr": {"kind": "loguniform"}, "b": 5}}},
     ),
     "the audit is a pipe": instead("audit.json", os.mkfifo),

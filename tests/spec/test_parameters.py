@@ -10,6 +10,7 @@ from ray import tune
 from searching import drive, experiment_of
 from tiers import further
 
+from tuner.core.events import ExperimentStarted
 from tuner.errors import RequestError
 from tuner.space import Space
 from tuner.spec import parameters
@@ -37,7 +38,7 @@ def conditional(**others):
 def settings_of(searcher, space, num=14, first=None, seed=0, **options):
     points = tuple(words(point) for point in space.points)
     experiment = experiment_of(searcher, seed, num, point=points, **options)
-    begun = {"event": "experiment_started", "num_samples": first}
+    begun = ExperimentStarted(num_samples=first)
     history = [begun] if first else ()
     built = build_searcher(experiment, space, history)
     return drive(built, num=min(num, built.num_settings))

@@ -267,7 +267,8 @@ class _Building:
                 self.pace.start(event.time)
                 self.spans.append((event.time, event.time))
                 self.held.append(event.resources)
-                self.fields.update(status="running", reason="", config=event.config, pid=event.pid)
+                self.fields.update(status="running", reason="", config=event.config)
+                self.fields["pid"] = event.pid if type(event.pid) is int else None
                 self.fields.update(resources=event.resources, node=event.node)
             case TrialFailed():
                 self.errors.append(event.error)

@@ -369,7 +369,7 @@ def test_a_data_folder_that_only_best_names_is_read_for_constants_if_trusted(sea
 
 def test_a_model_that_holds_other_objects_is_refused_in_one_line(searched):
     searched.conclude()
-    damaged = r"is damaged .*tuner.record.records.Report"
+    damaged = r"is damaged .*tuner.core.events.Report"
     for content, why in ((Report, rf"{damaged}.*whole: .*--resume {searched.folder}"), (3, "does not fit")):
         torch.save(content, searched.best / "model.pt")
         with pytest.raises(RequestError, match=f"model.pt {why}"):
@@ -399,7 +399,7 @@ def test_a_damaged_model_is_written_again_or_another_trial_is_the_answer(searche
     [
         (shutil.rmtree, ", the checkpoint of the best trial 00001, is gone"),
         (emptied, " is damaged ("),
-        (with_an_object, " is damaged (it has more than tensors and plain values (tuner.record.records.Report))"),
+        (with_an_object, " is damaged (it has more than tensors and plain values (tuner.core.events.Report))"),
     ],
 )
 def test_a_best_checkpoint_that_is_not_whole_is_said_where_another_trial_is_the_answer(searched, caplog, harm, words):

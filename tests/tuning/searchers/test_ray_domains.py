@@ -13,6 +13,7 @@ import pytest
 from ray import tune
 from searching import drive, experiment_of
 
+from tuner.core.events import ExperimentStarted
 from tuner.engine.controller.trials import population_of
 from tuner.errors import RequestError
 from tuner.space import Space
@@ -212,7 +213,7 @@ def test_a_point_takes_no_value_of_a_grid_away(given, extra, num_samples):
 def test_an_extended_search_with_a_grid_and_points_goes_on_where_it_was():
     space, given = space_of(x=tune.grid_search(GRID), y=tune.uniform(0, 1)), points({"x": 0.5}, {"x": 0.5})
     first = settings_of("random", space, 1, **given)
-    begun = [{"event": "experiment_started", "num_samples": 1}]
+    begun = [ExperimentStarted(num_samples=1)]
     whole = drive(build_searcher(experiment_of("random", num_samples=3, **given), space, begun))
     assert whole[: len(first)] == first and len(whole) == 15
     assert Counter(setting["x"] for setting in whole) == Counter({x: 3 for x in GRID})
