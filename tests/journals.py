@@ -66,7 +66,7 @@ class Journal(journal.Journal):
 USUAL = {  # kind -> fields that a test may leave out
     "trial_started": {"config": {}, "resources": {}, "node": ""},
     "trial_suggested": {"config": {}},
-    "decision": {"epoch": 1, "value": None, "reason": ""},
+    "decision": {"epoch": 1, "value": None, "reason": "", "rung": None, "bracket": None, "cutoff": None, "recorded": 0},
     "trial_ended": {"reason": ""},
     "trial_failed": {"error": ""},
 }

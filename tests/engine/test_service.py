@@ -109,7 +109,8 @@ def test_a_killed_service_is_started_anew(shared):
         family = [each for each in psutil.process_iter(["cmdline"]) if name in (each.info["cmdline"] or ())]
         others = [each for each in family if each.pid != root]
         for each in others:
-            each.send_signal(signal.SIGKILL)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ends as soon as the process that it serves has ended
+                each.send_signal(signal.SIGKILL)
         psutil.wait_procs(others)
         assert [called(caller, lambda _, value: value + 1) for _ in range(2)] == [6, 6]
 
@@ -194,6 +195,7 @@ def test_a_waiting_process_that_is_killed_costs_no_call(shared):
         while not (keepers := [each for each, below in seen(service.children(), psutil.Process.children) if below]):
             assert time.monotonic() < deadline
         for each in keepers:
-            each.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
         psutil.wait_procs(keepers)
         assert called(caller, lambda _, process: 7) == 7

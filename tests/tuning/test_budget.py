@@ -321,6 +321,7 @@ def test_the_default_of_max_epochs_of_a_script_says_nothing_of_its_length(monkey
     clock = Clock(monkeypatch, time_budget="600s", epoch_budget=100, max_epochs=1000)
     clock.paused("a", [0.5, 0.4])
     assert not clock.budget.too_long() and clock.budget.line().endswith("; an epoch takes 10 s")
+    clock.event("length_learned", "a", epochs=2, rungs=[1])
     clock.event("trial_ended", "a", status="completed", reason=RETURNED)
     assert "all of a trial's 20 s; about" in clock.budget.line()
 

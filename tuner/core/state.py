@@ -18,6 +18,7 @@ from tuner.core.events import (
     Decision,
     Event,
     GraceLearned,
+    LengthLearned,
     Report,
     SchedulerChanged,
     StoodStill,
@@ -32,6 +33,7 @@ from tuner.core.rules.own_length import at_length
 from tuner.core.timing import Pace, Sessions
 from tuner.spec.constraints import Point
 from tuner.spec.experiment import Experiment
+from tuner.spec.methods import SCHEDULERS
 from tuner.spec.metrics import finite, keeps_last
 
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -103,7 +105,8 @@ class State:
         self.num_epochs, self.cpu_s, self.gpu_s = 0, 0.0, 0.0
         self.firsts_s, self.num_firsts = 0.0, 0
         self.between_s, self.num_gaps = 0.0, 0
-        self._experiment, self._length, self._grace = experiment, 0, 0  # _length: of the longest that ended by itself
+        self._experiment, self._learned, self._grace = experiment, 0, 0
+        self._returned = 0  # epochs of the longest trial that ended by itself
         self._wanted, self._compared, self._aim = experiment.wanted, experiment.compared, experiment.aim
         self._best: dict[bool, tuple[float, str]] = {}  # saved a checkpoint? -> best value (as a loss), its trial
         for event in history:
@@ -138,7 +141,8 @@ class State:
                 trial.confirms = event.confirms is not None
             case TrialStarted():
                 trial.status, trial.stopped = "running", False
-                trial.resources = event.resources.get("CPU", 0.0), event.resources.get("GPU", 0.0)
+                cpus, gpus = (finite(event.resources.get(name)) or 0.0 for name in ("CPU", "GPU"))
+                trial.resources = cpus, gpus
                 trial.start(event.time)
                 self.running[event.trial] = trial
             case TrialFailed():
@@ -149,15 +153,19 @@ class State:
                 self.running.pop(event.trial, None)
                 if trial.status == "completed":
                     self.any_whole = True
-                    if trial.reason == RETURNED and trial.epoch > self._length:
-                        self._length = trial.epoch
+                    if trial.reason == RETURNED and not trial.confirms and trial.length > self._returned:
+                        self._returned = trial.length
                         self._learn()
+            case LengthLearned():
+                self._learned = max(self._learned, event.epochs)
+                self._learn()
             case GraceLearned():
                 self._grace = event.grace_period
                 self._learn()
 
     def _learn(self) -> None:
-        self.options = at_length(self._experiment, self._length, self._grace)
+        has_rungs = SCHEDULERS[self._experiment.scheduler].has_rungs
+        self.options = at_length(self._experiment, self._learned if has_rungs else self._returned, self._grace)
 
     def _reach(self, trial: TrialState, time: float, *, reports: bool) -> None:
         gaps, between_s, is_first = trial.gaps, trial.between_s, math.isnan(trial.first_s)

@@ -25,6 +25,7 @@ from tuner.spec.option_values import MOST_EPOCHS, MOST_RUNGS
 
 Document = dict[str, Any]  # a line as an object of JSON
 SHARED = ("time", "trial", "order")  # fields of most events that `document_of` does not put at its end
+ALWAYS = {"decision": ("rung", "bracket", "cutoff", "recorded")}  # fields with a default that each line has
 MOST_TIME = 1e11  # maximum time of an event, in unix seconds: the year 5138
 MOST_ID = 200  # maximum length of a trial's id, in characters
 SEAL = b', "line": %d, "crc": "%08x"}'
@@ -60,6 +61,8 @@ def event_of(document: Document, order: int = 0) -> Event:
         raise ValueError("field `event` names no kind of event")
     if "trial" in kind._fields and document.get("trial") is None:
         raise ValueError("field `trial` is missing")
+    if missing := {"time", *ALWAYS.get(name, ())} - document.keys():
+        raise ValueError(f"field `{min(missing)}` is missing")
     for field, value in document.items():
         if (fits := _FITS.get(field)) and not fits(value) and not (value is None and field in _MAY_BE_NULL):
             raise ValueError(f"field `{field}` has a wrong type or value")

@@ -23,7 +23,7 @@ from typing import Any
 
 from tuner.spec.ways import WAYS
 
-COMMAND_GRACE_S = 4.0  # seconds that a stopped command has until SIGKILL; less than `keeper.COMMAND_GRACE_S`
+COMMAND_GRACE_S = 4.0  # seconds that a stopped command has until SIGKILL; less than `keeper.TERM_GRACE_S`
 SOFT_S = 2.0  # of them, before SIGTERM, if a process of it waits for an answer and so knows that the trial has ended
 MAX_REPORT_BYTES = 1 << 20  # of a line without an end, or of a report, that are kept
 REPORT_TIMEOUT_S = 5.0  # seconds that a report may take to arrive once it has begun

@@ -38,6 +38,7 @@ def click(page, trial, *modifiers):
 
 def press(page, trial, key):
     row(page, trial).focus()
+    expect(row(page, trial)).to_be_focused()  # also if the table has just been drawn
     page.keyboard.press(key)
 
 

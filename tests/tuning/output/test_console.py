@@ -95,10 +95,14 @@ def test_a_resumed_search_names_the_rungs_that_a_trial_has_placed():
     script, told = find_space(str(Path(TINY).with_name("functions.py"))), {"trial": "00000", "time": 1.0}
     report = told | {"event": "report", "epoch": 8, "metrics": {"loss": 0.5}}
     ended = told | {"event": "trial_ended", "status": "completed", "reason": RETURNED}
+    learned = told | {"event": "length_learned", "epochs": 8, "rungs": [1, 2, 4]}
     experiment = Experiment(scheduler="asha", max_epochs=1000, grace_period=40, auto_grace=True)
     request = Request(experiment, script, {}, [], None, "")
     assert "after epochs 40, 80, 160, 320, 640 (until a trial ends by itself: its length" in console.schedule(request)
-    assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=typed([report, ended])))
+    unknown = console.schedule(replace(request, history=typed([report, ended])))
+    assert "after epochs 40" in unknown  # the search knew the length, and one trial ended early
+    history = typed([report, learned, ended])
+    assert "after epochs 1, 2, 4 and continues" in console.schedule(replace(request, history=history))
 
 
 def test_a_note_says_that_hyperband_compares_few_trials_if_few_run_at_once():

@@ -109,7 +109,7 @@ def attributes_of(module: Any) -> dict[str, Any]:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PWD": "", own_folder.RAY_JOB: ""}  # the trial's own folder sets them
+    return {**os.environ, **dict.fromkeys(own_folder.SET, "")}
 
 
 def session_of(call: Call) -> _TrainSession:

@@ -6,6 +6,7 @@ and links. At the trial's end, what it wrote moves to `files/` in its folder of 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -26,13 +27,17 @@ from tuner.engine.workers.retried import patiently
 from tuner.engine.workers.surroundings import NUM_LEVELS_ABOVE, YOURS, surroundings_of
 from tuner.errors import users_code
 from tuner.record.storage import trial_files
-from tuner.record.storage.made import RECORD, below, remove_made, stale_folders, temporary_folder
+from tuner.record.storage.made import RECORD, MadeFolder, below, remove_made, stale_folders, temporary_folder
 from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, RUNNING, Written, mark
 from tuner.spec.spaces import is_in_main
 
 PREFIX = users_code.TRIAL_PREFIX
 # Ray's variable for the settings of a job, as a trial that calls `ray.init` is; `ray.init(runtime_env=...)` adds to it.
 RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+RAY_JOB_YIELDS = (
+    "RAY_OVERRIDE_JOB_RUNTIME_ENV"  # of Ray: if both name a hook, that of `ray.init` counts
+)
+SET = ("PWD", RAY_JOB, RAY_JOB_YIELDS)  # the variables that a trial's folder sets
 OF_TRIAL = "TUNER_FOLDER_OF_TRIAL"  # in tasks and actors that a trial starts: the trial's folder
 OUTSIDE = "outside"  # beside the trial's tree: the record of its writes elsewhere
 # Files of a trial that are not put back when it continues: a folder of results from elsewhere must not run code.
@@ -42,6 +47,7 @@ ENDS_S = 5.0  # maximum seconds that `save_all` waits for processes that Ray has
 left = threading.Event()  # set while this process runs no trial in a folder of its own
 left.set()
 _started_in = ""  # the folder in which this process was started, if it is a worker, which then leaves it
+_elsewhere: MadeFolder | None = None  # the folder of a task on another node than its trial's
 session_folder = ""  # Ray's, if this is a trial's own process, which is not connected with Ray
 _first_report_at: float | None = None  # when the trial in this process first reported, unix s
 
@@ -144,10 +150,15 @@ def session_of_ray() -> tuple[str, bool]:
 def enter_trial() -> None:
     """Enter the folder of the trial whose task or actor Ray runs in this process; Ray starts it in the start folder.
 
-    On another node than the trial's, the folder is an empty temporary one.
+    On another node than the trial's, the folder is an empty temporary one, which is removed in the end.
     """
+    global _elsewhere
     folder = Path(os.environ[OF_TRIAL])
-    os.chdir(folder if folder.is_dir() else temporary_folder(PREFIX).path)
+    if not folder.is_dir():
+        _elsewhere = temporary_folder(PREFIX)
+        atexit.register(_elsewhere.remove)
+        folder = _elsewhere.path
+    os.chdir(folder)
 
 
 def reported() -> None:
@@ -300,15 +311,17 @@ class Shown:
         """Run a `with` block in the folder that shows the start folder."""
         os.chdir(self.tree + self.start)
         users_code.enter_trial(Path(self.start), self.tree)
-        before = os.environ.get("PWD", self.start)
-        os.environ["PWD"] = here = self.tree + self.start  # a script may ask its shell instead of the system
+        before, here = {name: os.environ.get(name) for name in SET}, self.tree + self.start
         of_tasks = {"worker_process_setup_hook": f"{__name__}.{enter_trial.__name__}", "env_vars": {OF_TRIAL: here}}
-        os.environ[RAY_JOB] = json.dumps({"runtime_env": of_tasks})
+        # A script may ask PWD instead of the system.
+        os.environ |= {"PWD": here, RAY_JOB: json.dumps({"runtime_env": of_tasks}), RAY_JOB_YIELDS: "1"}
         try:
             yield
         finally:
-            os.environ["PWD"] = before
-            del os.environ[RAY_JOB]
+            for name, value in before.items():
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
             users_code.leave_trial()
             rest(self.start)
 

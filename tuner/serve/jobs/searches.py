@@ -318,7 +318,12 @@ class Searches:
     def _note(self, search: Search, job: JobState) -> None:
         phase: Phase = "failed"
         message = job.message.removeprefix("tuner: error: ") or f"ended with exit code {job.exit_code}"
-        if search.phase == "stopping" or job.state == "stopped" or job.exit_code == 130:
+        is_stopped = search.phase == "stopping" and job.exit_code not in (
+            0,
+            1,
+            2,
+        )  # else it ended by itself just before
+        if is_stopped or job.state == "stopped" or job.exit_code == 130:
             phase, message = "stopped", "stopped"
         elif job.state == "lost" and not (self._results / search.name / "journal.jsonl").exists():
             phase, message = "queued", ""  # nothing was trained, so the search starts again

@@ -278,7 +278,7 @@ def schedule(request: Request) -> str:
     e, space, row = request.experiment, request.loaded_space.space, SCHEDULERS[request.experiment.scheduler]
     most = counted(e.max_epochs, "epoch")
     trains = f"every trial trains {'at most ' if space.train else ''}{most}"
-    rules = State(e, request.history).options
+    rules = State(e, request.history).options if row.has_rungs else e
     rungs, sizes = rules.rungs_before_end(), bracket_sizes(e)
     if row.has_rungs and not rungs:
         return f"{e.scheduler}: {trains}, because no rung is before the last epoch"

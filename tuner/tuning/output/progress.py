@@ -149,7 +149,7 @@ class ProgressTable(CLIReporter):
         best, last = (known.best, known.value) if known else (None, None)
         report = {self._experiment.compared.metric: last, **(trial.last_result or {})}  # its last report may lack this
         row = {"trial": trial.trial_id, "status": next(self._statuses([trial])), "best": best}
-        row |= {"last": report.get(self._experiment.wanted.metric), "epochs": known and known.length}
+        row |= {"last": report.get(self._experiment.wanted.metric), "epochs": known and known.length or None}
         values = [row[each.name] for each in COLUMNS]
         return list(map(cell, [*values, *map(params.get, self._params), *map(report.get, self._others)]))
 
