@@ -166,11 +166,6 @@ def best_of(reports: Iterable[Report], aim: Aim) -> Report | None:
     return found
 
 
-def sign_of(mode: str) -> int:
-    """Returns the factor, 1 or -1, that turns the metric into a loss, so that smaller is always better."""
-    return 1 if mode == "min" else -1
-
-
 MOST_CHANGED = 1000  # maximum characters of a reason in `search["changed"]`
 
 

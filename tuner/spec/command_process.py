@@ -32,7 +32,9 @@ REFUSED = b"!"  # the answer to what is no report
 PEER = struct.Struct("3i")  # process, user and group of the other side of a socket
 # Variables that a program does not get: those of a launcher that has started tuner, of which it is no rank, and those
 # of the search's Ray, which it may not have; without them it uses Ray as it does by hand.
-NOT_ITS_OWN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "RAY_ADDRESS", "RAY_JOB_CONFIG_JSON_ENV_VAR"
+RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the settings of a job, as a trial that calls `ray.init` is
+RAY_JOB_YIELDS = "RAY_OVERRIDE_JOB_RUNTIME_ENV"  # if both name a hook, that of `ray.init` counts
+NOT_ITS_OWN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "RAY_ADDRESS", RAY_JOB, RAY_JOB_YIELDS
 VARIABLE, SOCKET, CHECKPOINT, CONFIG, METRICS = "TUNER_TRIAL", "socket", "checkpoint", "config.json", "metrics.json"
 NEWEST = "newest"  # the file that names the folder of the trial's newest checkpoint, once there is one
 

@@ -18,7 +18,7 @@ from tuner.core.events import Event, Report, TrialSuggested
 from tuner.core.rules.order import best_first
 from tuner.core.state import State, TrialState
 from tuner.record import clock
-from tuner.record.texts import counted, duration
+from tuner.record.texts import counted, duration, exact_duration
 from tuner.spec.experiment import Experiment
 from tuner.spec.methods import SCHEDULERS
 from tuner.spec.option_values import option
@@ -111,9 +111,9 @@ class Budget:
             return ""
         parts = [" and ".join(f"{_amount(name, self.used(name))} of {self.named(name)}" for name in self.limits)]
         if (epoch_s := self.epoch_s) is not None:
-            parts += [f"an epoch takes {_seconds(epoch_s)}"]
+            parts += [f"an epoch takes {exact_duration(epoch_s)}"]
         if epoch_s is not None and not self._is_length_open:
-            parts[-1] += f", all of a trial's {_seconds(epoch_s * self.rules.max_epochs)}"
+            parts[-1] += f", all of a trial's {exact_duration(epoch_s * self.rules.max_epochs)}"
             finishing, number = sorted(self.finishing & self.state.running.keys()), self.num_settings(epoch_s)
             more = f"about {counted(number, 'more setting')}" if number else "no more settings"
             if self._none_ends(self.state.trials):
@@ -327,7 +327,3 @@ def _amount(name: str, amount: float) -> str:
         return duration(amount)
     kind = name[:3].upper()
     return counted(int(amount), "epoch") if name == "epoch_budget" else f"{round(amount, 3):,.7g} {kind}-hours"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2g} s" if seconds < 10 else duration(seconds)

@@ -29,12 +29,10 @@ from tuner.errors import users_code
 from tuner.record.storage import trial_files
 from tuner.record.storage.made import RECORD, MadeFolder, below, remove_made, stale_folders, temporary_folder
 from tuner.record.storage.trial_files import FILES, MIN_SHARED_BYTES, RUNNING, Written, mark
+from tuner.spec.command_process import RAY_JOB, RAY_JOB_YIELDS
 from tuner.spec.spaces import is_in_main
 
 PREFIX = users_code.TRIAL_PREFIX
-# Ray's variable for the settings of a job, as a trial that calls `ray.init` is; `ray.init(runtime_env=...)` adds to it.
-RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-RAY_JOB_YIELDS = "RAY_OVERRIDE_JOB_RUNTIME_ENV"  # of Ray: if both name a hook, that of `ray.init` counts
 SET = ("PWD", RAY_JOB, RAY_JOB_YIELDS)  # the variables that a trial's folder sets
 OF_TRIAL = "TUNER_FOLDER_OF_TRIAL"  # in tasks and actors that a trial starts: the trial's folder
 OUTSIDE = "outside"  # beside the trial's tree: the record of its writes elsewhere

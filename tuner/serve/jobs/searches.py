@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, TypeAdapter
 
 from tuner.errors import RequestError, printable
+from tuner.record.format import JOURNAL
 from tuner.record.saved_experiment import FILE, load_experiment
 from tuner.record.storage.files import bytes_in, write_atomically
 from tuner.record.storage.made import remove_made
@@ -325,7 +326,7 @@ class Searches:
         )  # else it ended by itself just before
         if is_stopped or job.state == "stopped" or job.exit_code == 130:
             phase, message = "stopped", "stopped"
-        elif job.state == "lost" and not (self._results / search.name / "journal.jsonl").exists():
+        elif job.state == "lost" and not (self._results / search.name / JOURNAL).exists():
             phase, message = "queued", ""  # nothing was trained, so the search starts again
         elif job.state == "lost" and self._jobs.address:
             message = "the cluster that it ran on is gone; resume it"

@@ -14,6 +14,7 @@ from typing import Any
 from tuner.core.events import Event, first_start
 from tuner.errors import RequestError, say
 from tuner.errors.gate import fingerprint
+from tuner.record.format import JOURNAL
 from tuner.record.lines import Chain
 from tuner.record.reading import Scan, scan
 from tuner.record.saved_experiment import (
@@ -153,7 +154,7 @@ def continued(call: SearchCall, resumed: Resumed) -> tuple[Experiment, LoadedSpa
             if was != now and option(name) not in words:
                 raise _other_search(before, f"the space's {name} was {was!r}, now {now!r}; change it back, or")
     history = journaled_events(after.folder, begun=bool(resumed.facts.get(BEGUN)))
-    check_same_search(first_start(history), resumed.facts, after.folder / "journal.jsonl")
+    check_same_search(first_start(history), resumed.facts, after.folder / JOURNAL)
     if after.scheduler == "pbt":
         history = with_checkpoints(after.folder, history, is_task=loaded_space.space.train is None)
     return after, loaded_space, {**resumed.facts, "space": facts}, history
@@ -165,14 +166,14 @@ def _other_search(before: Experiment, what: str) -> RequestError:
 
 def gone(folder: Path) -> str:
     """Says that a search's folder was deleted or moved while the search ran; empty if its journal is still there."""
-    if os.path.lexists(folder / "journal.jsonl"):
+    if os.path.lexists(folder / JOURNAL):
         return ""
     return f"{folder} is gone, so nothing can continue this search; if you moved it, give --resume its new path"
 
 
 def journaled_events(folder: Path, *, begun: bool) -> list[Event]:
     """Returns the events before any damage; RequestError if a `begun` search has none. Others have started no trial."""
-    path = folder / "journal.jsonl"
+    path = folder / JOURNAL
     try:
         scanned = scan(path) if path.exists() else Scan([], 0, Chain(), "")
     except OSError as error:

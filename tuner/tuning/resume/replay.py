@@ -39,6 +39,7 @@ from tuner.engine.controller.trials import (
 )
 from tuner.errors import RequestError, say
 from tuner.record.checkpoints import damage, within
+from tuner.record.format import JOURNAL
 from tuner.record.journal import Journal, key_of
 from tuner.record.report_keys import EPOCH, FINAL
 from tuner.record.texts import counted
@@ -116,7 +117,7 @@ class Replay(ReplayController):
 
     def _senseless(self, number: int, error: Exception) -> RequestError:
         """The error for a whole line that cannot follow the lines before it, such as a report of an unknown trial."""
-        event, journal = self._history[number], self._experiment.folder / "journal.jsonl"
+        event, journal = self._history[number], self._experiment.folder / JOURNAL
         what = kind_of(event) if (trial := trial_of(event)) is None else f"{kind_of(event)} of trial {trial}"
         why = f"cannot follow the lines before it ({type(error).__name__}: {error})"
         advice = "restore the journal from a copy, or start anew with --name"
